@@ -1,0 +1,262 @@
+//! Polygons: `label<poly><loc_x1><loc_y1>…<sep>…</poly>`.
+//!
+//! A *chunk* is as with boxes, but any of `<loc_N>`, `<sep>`, `<poly>`, `</poly>` counts, and four in all are
+//! enough. If the chunk holds both `<poly>` and `</poly>`, each `<poly>…</poly>` is an instance; else the whole
+//! chunk is one. An outline is a run of locations before `<sep>` or the end of its instance; one that another
+//! token follows is none. An odd last coordinate is dropped, so that an outline may be empty.
+//!
+//! Which of the two readings holds is not known before both tokens have come. Until then the outlines are kept as
+//! the whole chunk's; those since the first `<poly>` are the instance's if a `</poly>` comes.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::lexer::Token;
+use super::run::Run;
+use super::{Context, Machine, Sink};
+use crate::answer::{Label, Labeled};
+use crate::chars::digit;
+use crate::geometry::{Point, Polygon};
+use crate::parse::Dialect;
+use crate::score::Tally;
+
+#[derive(Clone, Debug)]
+pub(crate) struct PolygonMachine {
+    labeled: bool,
+    run: Run,
+    /// The last token as it was written, without its `<`: the run, should this one be given up.
+    last: String,
+    last_tally: Tally,
+    chunk: Chunk,
+}
+
+/// What has come of a chunk since its label.
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    tokens: usize,
+    label: LabelState,
+    seen_start: bool,
+    seen_end: bool,
+    /// The number of outlines at the `<poly>` that is open.
+    open_at: Option<usize>,
+    outlines: Vec<Outline>,
+    current: Option<Outline>,
+    /// An instance that is complete before the chunk is certain.
+    early: Option<Labeled<Vec<Polygon>>>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum LabelState {
+    /// No token has come that ends the label.
+    #[default]
+    Open,
+    Known(Label, Option<f32>),
+    /// The references drop the chunk.
+    Dropped,
+}
+
+/// Points, an x that waits for its y, and where they came from.
+#[derive(Clone, Debug, Default)]
+struct Outline {
+    points: Vec<Point>,
+    x: Option<(u64, Tally)>,
+    tally: Tally,
+}
+
+impl PolygonMachine {
+    pub(crate) fn new(labeled: bool) -> Self {
+        Self {
+            labeled,
+            run: Run::default(),
+            last: String::new(),
+            last_tally: Tally::default(),
+            chunk: Chunk::default(),
+        }
+    }
+
+    /// Settles the label where `token` ends it, and lengthens it where it does not: `cat<sep><loc_1>` has the
+    /// label `cat<sep>`.
+    fn settle_label(&mut self, cx: &Context<'_>, token: Token, raw: &str, tally: &Tally) {
+        if !matches!(self.chunk.label, LabelState::Open) {
+            return;
+        }
+        match token {
+            Token::Sep | Token::PolyEnd => return self.run.push(raw, tally),
+            // Transformers looks for the label behind a location that the chunk begins with.
+            Token::Loc(_) if self.leads_chunk() && cx.options.dialect == Dialect::Transformers => return,
+            Token::Loc(_) | Token::PolyStart => {}
+        }
+        let text = self.run.as_str();
+        let from = match cx.options.dialect {
+            // The left-over of a location, which microsoft takes off once.
+            Dialect::Microsoft => left_over(text),
+            Dialect::Transformers => 0,
+        };
+        self.chunk.label = match self.run.phrase_from(from) {
+            None => LabelState::Dropped,
+            Some("") => LabelState::Known(Label::default(), None),
+            Some(phrase) => LabelState::Known(phrase.into(), self.run.tally().score()),
+        };
+    }
+
+    /// Whether the token at hand is the first of its chunk, with nothing before it.
+    fn leads_chunk(&self) -> bool {
+        !self.labeled && self.chunk.tokens == 0
+    }
+
+    /// Ends the chunk: what follows is no token.
+    fn end_chunk(&mut self, sink: &mut impl Sink) {
+        let chunk = &mut self.chunk;
+        if chunk.tokens >= 4 && !(chunk.seen_start && chunk.seen_end) {
+            chunk.end_outline();
+            if let Some(whole) = chunk.instance(0) {
+                sink.polygons(whole);
+            }
+        }
+        let mut outlines = core::mem::take(&mut chunk.outlines);
+        outlines.clear();
+        *chunk = Chunk { outlines, ..Chunk::default() };
+        self.run.clear();
+    }
+}
+
+/// The length of `loc_\d+>` at the beginning.
+fn left_over(text: &str) -> usize {
+    let Some(rest) = text.strip_prefix("loc_") else { return 0 };
+    let after = rest.trim_start_matches(|c| digit(c).is_some());
+    match after.strip_prefix('>') {
+        Some(after_all) if after.len() < rest.len() => text.len() - after_all.len(),
+        _ => 0,
+    }
+}
+
+impl Chunk {
+    /// Whether outlines at this place belong to something.
+    fn collects(&self) -> bool {
+        self.open_at.is_some() || !(self.seen_start && self.seen_end)
+    }
+
+    fn location(&mut self, cx: &Context<'_>, bin: u64, tally: &Tally) {
+        if !self.collects() {
+            return;
+        }
+        let outline = self.current.get_or_insert_default();
+        match outline.x.take() {
+            None => outline.x = Some((bin, *tally)),
+            Some((x, pieces)) => {
+                outline.points.push(cx.point(x, bin));
+                outline.tally.join(&pieces);
+                outline.tally.join(tally);
+            }
+        }
+    }
+
+    /// Ends an outline at a place where it may end.
+    fn end_outline(&mut self) {
+        self.outlines.extend(self.current.take());
+    }
+
+    fn poly_start(&mut self) {
+        self.current = None;
+        self.seen_start = true;
+        if self.seen_end && self.open_at.is_none() {
+            // Both have been seen: what stood before is no instance.
+            self.outlines.clear();
+        }
+        self.open_at = self.open_at.or(Some(self.outlines.len()));
+    }
+
+    fn poly_end(&mut self) -> Option<Labeled<Vec<Polygon>>> {
+        self.seen_end = true;
+        let Some(at) = self.open_at.take() else {
+            self.current = None;
+            return None;
+        };
+        self.end_outline();
+        let instance = self.instance(at);
+        self.outlines.clear();
+        instance
+    }
+
+    /// The outlines from `at` on as an instance, if there are any and the chunk is not dropped.
+    fn instance(&mut self, at: usize) -> Option<Labeled<Vec<Polygon>>> {
+        let LabelState::Known(label, label_score) = &self.label else { return None };
+        if self.outlines.len() <= at {
+            return None;
+        }
+        let mut tally = Tally::default();
+        let shape = self
+            .outlines
+            .drain(at..)
+            .map(|outline| {
+                tally.join(&outline.tally);
+                Polygon(outline.points)
+            })
+            .collect();
+        Some(Labeled { label: label.clone(), shape, score: tally.score(), label_score: *label_score })
+    }
+}
+
+impl Machine for PolygonMachine {
+    fn text<S: Sink>(&mut self, _: &Context<'_>, sink: &mut S, text: &str, tally: &Tally) {
+        if self.chunk.tokens > 0 {
+            let given_up = self.chunk.tokens < 4;
+            self.end_chunk(sink);
+            if given_up && self.labeled {
+                self.run.push(&self.last, &self.last_tally);
+            }
+        }
+        if !self.labeled {
+            return;
+        }
+        match text.rfind('<') {
+            None => self.run.push(text, tally),
+            Some(at) => {
+                self.run.clear();
+                if at + 1 < text.len() {
+                    self.run.push(&text[at + 1..], tally);
+                }
+            }
+        }
+    }
+
+    fn token<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S, token: Token, raw: &str, tally: &Tally) {
+        if self.labeled && self.run.is_empty() {
+            self.run.push(&raw[1..], tally);
+            return;
+        }
+        self.settle_label(cx, token, raw, tally);
+        self.chunk.tokens += 1;
+        if self.chunk.tokens < 4 {
+            self.last.clear();
+            self.last.push_str(&raw[1..]);
+            self.last_tally = *tally;
+        }
+        let instance = match token {
+            Token::Loc(bin) => {
+                self.chunk.location(cx, bin, tally);
+                None
+            }
+            Token::Sep => {
+                self.chunk.end_outline();
+                None
+            }
+            Token::PolyStart => {
+                self.chunk.poly_start();
+                None
+            }
+            Token::PolyEnd => self.chunk.poly_end(),
+        };
+        if self.chunk.tokens < 4 {
+            self.chunk.early = instance.or(self.chunk.early.take());
+            return;
+        }
+        for certain in self.chunk.early.take().into_iter().chain(instance) {
+            sink.polygons(certain);
+        }
+    }
+
+    fn finish<S: Sink>(&mut self, _: &Context<'_>, sink: &mut S) {
+        self.end_chunk(sink);
+    }
+}

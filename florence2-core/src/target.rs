@@ -1,0 +1,162 @@
+//! From values back to the text that the model should write: the inverse of the parser, for training data.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use crate::answer::{Answer, Label};
+use crate::grid::LocGrid;
+use crate::task::AnswerKind;
+use crate::token::Loc;
+
+/// The text whose [`parse`](crate::parse()) is this answer, as far as bins can say it.
+///
+/// Neighbouring boxes with the same label share it, as in the model's own answers. Coordinates outside of the
+/// picture go to its edge.
+///
+/// ```
+/// use florence2_core::{Answer, AnswerKind, BoundingBox, ImageSize, Labeled, target_text};
+///
+/// let size = ImageSize::from_width_height(1000, 1000)?;
+/// let mug = Labeled::new("mug", BoundingBox { x1: 1.5, y1: 2.5, x2: 3.5, y2: 4.5 });
+/// let text = target_text(AnswerKind::LabeledBoxes, &Answer::Boxes(vec![mug]), size)?;
+/// assert_eq!(text, "mug<loc_1><loc_2><loc_3><loc_4>");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// If the answer is not of that kind, or a label cannot be written: it would be read as something else.
+pub fn target_text(kind: AnswerKind, answer: &Answer, size: impl Into<LocGrid>) -> Result<String, TargetError> {
+    let grid = size.into();
+    let mut writer = Writer::default();
+    match (kind, answer) {
+        (AnswerKind::Text, Answer::Text(text)) => {
+            if text.contains("<s>") || text.contains("</s>") {
+                return Err(TargetError::Text);
+            }
+            return Ok(text.clone());
+        }
+        (AnswerKind::LabeledBoxes | AnswerKind::GroundedPhrases | AnswerKind::BoxesOrPolygons, Answer::Boxes(rows)) => {
+            let mut before: Option<&Label> = None;
+            for row in rows {
+                if before != Some(&row.label) {
+                    writer.phrase(&row.label)?;
+                    before = Some(&row.label);
+                }
+                writer.locs(grid.quantize_box(row.shape));
+            }
+        }
+        (AnswerKind::Boxes, Answer::Boxes(rows)) => {
+            for row in rows {
+                if !row.label.is_empty() {
+                    return Err(TargetError::Unlabeled(row.label.clone()));
+                }
+                writer.locs(grid.quantize_box(row.shape));
+            }
+        }
+        (AnswerKind::Quads, Answer::Quads(rows)) => {
+            for row in rows {
+                writer.line(&row.label)?;
+                writer.locs(grid.quantize_quad(row.shape));
+            }
+        }
+        (AnswerKind::LabeledPolygons | AnswerKind::BoxesOrPolygons, Answer::Polygons(rows)) => {
+            let mut before: Option<&Label> = None;
+            for row in rows {
+                if before != Some(&row.label) {
+                    writer.phrase(&row.label)?;
+                    before = Some(&row.label);
+                }
+                writer.instance(&grid, &row.shape)?;
+            }
+        }
+        (AnswerKind::Polygons, Answer::Polygons(rows)) => {
+            for row in rows {
+                if !row.label.is_empty() {
+                    return Err(TargetError::Unlabeled(row.label.clone()));
+                }
+                writer.instance(&grid, &row.shape)?;
+            }
+        }
+        _ => return Err(TargetError::Kind(kind)),
+    }
+    Ok(writer.text)
+}
+
+#[derive(Default)]
+struct Writer {
+    text: String,
+}
+
+impl Writer {
+    /// A label of boxes or polygons.
+    fn phrase(&mut self, label: &Label) -> Result<(), TargetError> {
+        let trimmed = crate::chars::strip(label) == label.as_str();
+        if label.is_empty() || !trimmed || !label.is_ascii() || label.contains(['<', '\n']) {
+            return Err(TargetError::Phrase(label.clone()));
+        }
+        self.text.push_str(label);
+        Ok(())
+    }
+
+    /// A line of text before its quadrilateral.
+    fn line(&mut self, label: &Label) -> Result<(), TargetError> {
+        let trimmed = crate::chars::strip(label) == label.as_str();
+        if label.is_empty() || !trimmed || label.contains(['<', '\n']) {
+            return Err(TargetError::Line(label.clone()));
+        }
+        self.text.push_str(label);
+        Ok(())
+    }
+
+    fn locs(&mut self, locs: impl IntoIterator<Item = Loc>) {
+        for loc in locs {
+            // A `String` takes whatever is written to it.
+            let _ = write!(self.text, "{loc}");
+        }
+    }
+
+    fn instance(&mut self, grid: &LocGrid, outlines: &[crate::geometry::Polygon]) -> Result<(), TargetError> {
+        if outlines.is_empty() || outlines.iter().any(|outline| outline.0.is_empty()) {
+            return Err(TargetError::Outline);
+        }
+        self.text.push_str("<poly>");
+        for (at, outline) in outlines.iter().enumerate() {
+            if at > 0 {
+                self.text.push_str("<sep>");
+            }
+            let bins: Vec<[Loc; 2]> = grid.quantize_polygon(outline);
+            self.locs(bins.into_iter().flatten());
+        }
+        self.text.push_str("</poly>");
+        Ok(())
+    }
+}
+
+/// Why an answer cannot be written as text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// The answer is of another family.
+    #[error("the answer is not of the kind {0}")]
+    Kind(AnswerKind),
+    /// The text holds a token that would be removed.
+    #[error("the text holds <s> or </s>, which is removed when it is read")]
+    Text,
+    /// The kind has no labels.
+    #[error("an answer of this kind has no labels, but one is {0:?}")]
+    Unlabeled(Label),
+    /// The label would not be read back.
+    #[error(
+        "the label {0:?} would not be read back: it must be ASCII, not empty, without white space at its ends, \
+         newlines, or '<'"
+    )]
+    Phrase(Label),
+    /// The line would not be read back.
+    #[error("the line {0:?} would not be read back: it must not be empty, begin or end with white space, or hold a newline or '<'")]
+    Line(Label),
+    /// A thing without outlines, or an outline without points.
+    #[error("a segmented thing needs at least one outline, and each outline at least one point")]
+    Outline,
+}

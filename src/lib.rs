@@ -1,0 +1,2 @@
+//! Florence-2.
+pub use florence2_core as core;
