@@ -63,7 +63,9 @@ fn check_answer(line: &Value) {
         } else {
             let view = HfAnswer::with_key(key, kind, &answer, dialect);
             let found = serde_json::to_value(view).unwrap();
-            assert!(same(&found, expected), "{id} {name}\n{text:.300}\nfound    {found:.2000}\nexpected {expected:.2000}");
+            // With a location over `i64::MAX` numpy makes the outline f64, so that only its f32 can be compared.
+            let equal = if text.contains("<loc_9223372036854775808>") { equal_f32 } else { equal_f64 };
+            assert!(same(&found, expected, equal), "{id} {name}\n{text:.300}\nfound    {found:.2000}\nexpected {expected:.2000}");
         }
         let mut stream = AnswerStream::new(kind, grid, &options);
         let mut pieces: Vec<_> = text.split_inclusive(|c: char| c.is_ascii_punctuation()).flat_map(|piece| stream.push(piece)).collect();
@@ -90,13 +92,21 @@ fn check_carried_on(answer: &Answer, text: &str, dialect: Dialect) {
     assert!(coordinates[1..].iter().all(|v| (0.0..1.0).contains(v)), "{coordinates:?}");
 }
 
-/// Equal, numbers by their value: Python writes `5.9e+18` and `-2147483648` as it likes.
-fn same(a: &Value, b: &Value) -> bool {
+fn equal_f64(a: f64, b: f64) -> bool {
+    a == b
+}
+
+fn equal_f32(a: f64, b: f64) -> bool {
+    a as f32 == b as f32
+}
+
+/// Equal, numbers by their value: Python writes `5.9e+18` where Rust writes `5.9e18`.
+fn same(a: &Value, b: &Value, equal: fn(f64, f64) -> bool) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Number(a), Value::Number(b)) => equal(a.as_f64().unwrap(), b.as_f64().unwrap()),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b, equal)),
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|((ka, a), (kb, b))| ka == kb && same(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|((ka, a), (kb, b))| ka == kb && same(a, b, equal))
         }
         (a, b) => a == b,
     }
@@ -128,7 +138,7 @@ fn check_prompt(line: &Value) {
     for (dialect, name) in DIALECTS {
         let expected = &line[name];
         match (text.parse::<Prompt>(), expected.as_str()) {
-            (Ok(prompt), Some(sentence)) if prompt.to_string().contains(text) || sentence != text => {
+            (Ok(prompt), Some(sentence)) if sentence != text => {
                 assert_eq!(prompt.sentence(dialect), sentence, "{text:?} {name}");
             }
             // A marker in another case, or without its brackets: the references ask it as it stands.
