@@ -68,6 +68,12 @@ impl LocGrid {
         Point { x: (x as f32 + 0.5) * self.per_bin_x, y: (y as f32 + 0.5) * self.per_bin_y }
     }
 
+    /// The same in `f64`, narrowed at the end.
+    pub(crate) fn point_of_bins_wide(&self, x: u64, y: u64) -> Point {
+        let centre = |bin: u64, extent: f64| ((bin as f64 + 0.5) * (extent / f64::from(Loc::COUNT))) as f32;
+        Point { x: centre(x, self.width), y: centre(y, self.height) }
+    }
+
     /// The centre of two bins, in pixels.
     #[must_use]
     pub fn dequantize_point(&self, [x, y]: [Loc; 2]) -> Point {

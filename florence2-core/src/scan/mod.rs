@@ -47,6 +47,15 @@ impl Context<'_> {
             Dialect::Transformers => Point { x: int32(point.x), y: int32(point.y) },
         }
     }
+
+    /// The pixels of an outline or a quadrilateral.
+    ///
+    /// Microsoft's code passes these through numpy, which makes them all `f64` if one does not fit `i64`.
+    fn points<'p>(&'p self, pairs: &'p [[u64; 2]]) -> impl ExactSizeIterator<Item = Point> + 'p {
+        let wide = self.options.dialect == Dialect::Microsoft
+            && pairs.as_flattened().iter().any(|&bin| i64::try_from(bin).is_err());
+        pairs.iter().map(move |&[x, y]| if wide { self.grid.point_of_bins_wide(x, y) } else { self.point(x, y) })
+    }
 }
 
 /// A tensor's `.int()`: cut towards zero; what does not fit becomes the least integer, as on x86.

@@ -10,13 +10,14 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::lexer::Token;
 use super::run::Run;
 use super::{Context, Machine, Sink};
 use crate::answer::{Label, Labeled};
 use crate::chars::digit;
-use crate::geometry::{Point, Polygon};
+use crate::geometry::Polygon;
 use crate::parse::Dialect;
 use crate::score::Tally;
 
@@ -40,7 +41,9 @@ struct Chunk {
     /// The number of outlines at the `<poly>` that is open.
     open_at: Option<usize>,
     outlines: Vec<Outline>,
-    current: Option<Outline>,
+    current: Option<Current>,
+    /// The pairs of bins of the outlines and the current one, one after the other.
+    pairs: Vec<[u64; 2]>,
     /// An instance that is complete before the chunk is certain.
     early: Option<Labeled<Vec<Polygon>>>,
 }
@@ -55,10 +58,17 @@ enum LabelState {
     Dropped,
 }
 
-/// Points, an x that waits for its y, and where they came from.
-#[derive(Clone, Debug, Default)]
+/// A range of pairs, and where they came from.
+#[derive(Clone, Debug)]
 struct Outline {
-    points: Vec<Point>,
+    pairs: Range<usize>,
+    tally: Tally,
+}
+
+/// An outline that has begun, with an x that waits for its y.
+#[derive(Clone, Debug)]
+struct Current {
+    start: usize,
     x: Option<(u64, Tally)>,
     tally: Tally,
 }
@@ -105,17 +115,17 @@ impl PolygonMachine {
     }
 
     /// Ends the chunk: what follows is no token.
-    fn end_chunk(&mut self, sink: &mut impl Sink) {
+    fn end_chunk(&mut self, cx: &Context<'_>, sink: &mut impl Sink) {
         let chunk = &mut self.chunk;
         if chunk.tokens >= 4 && !(chunk.seen_start && chunk.seen_end) {
             chunk.end_outline();
-            if let Some(whole) = chunk.instance(0) {
+            if let Some(whole) = chunk.instance(cx, 0) {
                 sink.polygons(whole);
             }
         }
-        let mut outlines = core::mem::take(&mut chunk.outlines);
-        outlines.clear();
-        *chunk = Chunk { outlines, ..Chunk::default() };
+        chunk.forget();
+        let (outlines, pairs) = (core::mem::take(&mut chunk.outlines), core::mem::take(&mut chunk.pairs));
+        *chunk = Chunk { outlines, pairs, ..Chunk::default() };
         self.run.clear();
     }
 }
@@ -136,61 +146,74 @@ impl Chunk {
         self.open_at.is_some() || !(self.seen_start && self.seen_end)
     }
 
-    fn location(&mut self, cx: &Context<'_>, bin: u64, tally: &Tally) {
+    fn location(&mut self, bin: u64, tally: &Tally) {
         if !self.collects() {
             return;
         }
-        let outline = self.current.get_or_insert_default();
-        match outline.x.take() {
-            None => outline.x = Some((bin, *tally)),
+        let start = self.pairs.len();
+        let current = self.current.get_or_insert(Current { start, x: None, tally: Tally::default() });
+        match current.x.take() {
+            None => current.x = Some((bin, *tally)),
             Some((x, pieces)) => {
-                outline.points.push(cx.point(x, bin));
-                outline.tally.join(&pieces);
-                outline.tally.join(tally);
+                self.pairs.push([x, bin]);
+                current.tally.join(&pieces);
+                current.tally.join(tally);
             }
         }
     }
 
     /// Ends an outline at a place where it may end.
     fn end_outline(&mut self) {
-        self.outlines.extend(self.current.take());
+        let end = self.pairs.len();
+        let ended = self.current.take();
+        self.outlines.extend(ended.map(|Current { start, tally, .. }| Outline { pairs: start..end, tally }));
+    }
+
+    /// Drops an outline at a place where it may not end.
+    fn break_outline(&mut self) {
+        if let Some(current) = self.current.take() {
+            self.pairs.truncate(current.start);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.current = None;
+        self.outlines.clear();
+        self.pairs.clear();
     }
 
     fn poly_start(&mut self) {
-        self.current = None;
+        self.break_outline();
         self.seen_start = true;
         if self.seen_end && self.open_at.is_none() {
             // Both have been seen: what stood before is no instance.
-            self.outlines.clear();
+            self.forget();
         }
         self.open_at = self.open_at.or(Some(self.outlines.len()));
     }
 
-    fn poly_end(&mut self) -> Option<Labeled<Vec<Polygon>>> {
+    fn poly_end(&mut self, cx: &Context<'_>) -> Option<Labeled<Vec<Polygon>>> {
         self.seen_end = true;
         let Some(at) = self.open_at.take() else {
-            self.current = None;
+            self.break_outline();
             return None;
         };
         self.end_outline();
-        let instance = self.instance(at);
-        self.outlines.clear();
+        let instance = self.instance(cx, at);
+        self.forget();
         instance
     }
 
     /// The outlines from `at` on as an instance, if there are any and the chunk is not dropped.
-    fn instance(&mut self, at: usize) -> Option<Labeled<Vec<Polygon>>> {
+    fn instance(&self, cx: &Context<'_>, at: usize) -> Option<Labeled<Vec<Polygon>>> {
         let LabelState::Known(label, label_score) = &self.label else { return None };
-        if self.outlines.len() <= at {
-            return None;
-        }
+        let outlines = self.outlines.get(at..).filter(|outlines| !outlines.is_empty())?;
         let mut tally = Tally::default();
-        let shape = self
-            .outlines
-            .drain(at..)
+        let shape = outlines
+            .iter()
             .map(|outline| {
                 tally.join(&outline.tally);
-                Polygon(outline.points)
+                Polygon(cx.points(&self.pairs[outline.pairs.clone()]).collect())
             })
             .collect();
         Some(Labeled { label: label.clone(), shape, score: tally.score(), label_score: *label_score })
@@ -198,10 +221,10 @@ impl Chunk {
 }
 
 impl Machine for PolygonMachine {
-    fn text<S: Sink>(&mut self, _: &Context<'_>, sink: &mut S, text: &str, tally: &Tally) {
+    fn text<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S, text: &str, tally: &Tally) {
         if self.chunk.tokens > 0 {
             let given_up = self.chunk.tokens < 4;
-            self.end_chunk(sink);
+            self.end_chunk(cx, sink);
             if given_up && self.labeled {
                 self.run.push(&self.last, &self.last_tally);
             }
@@ -234,7 +257,7 @@ impl Machine for PolygonMachine {
         }
         let instance = match token {
             Token::Loc(bin) => {
-                self.chunk.location(cx, bin, tally);
+                self.chunk.location(bin, tally);
                 None
             }
             Token::Sep => {
@@ -245,7 +268,7 @@ impl Machine for PolygonMachine {
                 self.chunk.poly_start();
                 None
             }
-            Token::PolyEnd => self.chunk.poly_end(),
+            Token::PolyEnd => self.chunk.poly_end(cx),
         };
         if self.chunk.tokens < 4 {
             self.chunk.early = instance.or(self.chunk.early.take());
@@ -256,7 +279,7 @@ impl Machine for PolygonMachine {
         }
     }
 
-    fn finish<S: Sink>(&mut self, _: &Context<'_>, sink: &mut S) {
-        self.end_chunk(sink);
+    fn finish<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S) {
+        self.end_chunk(cx, sink);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct QuadMachine {
     /// Where those locations begin, and the pieces before them.
     text_end: (usize, Tally),
     count: usize,
-    bins: [u64; 8],
+    pairs: [[u64; 2]; 4],
     tally: Tally,
 }
 
@@ -48,7 +48,7 @@ impl Machine for QuadMachine {
         if self.count == 0 {
             self.text_end = (self.run.len(), *self.run.tally());
         }
-        self.bins[self.count] = bin;
+        self.pairs[self.count / 2][self.count % 2] = bin;
         self.tally.join(tally);
         self.count += 1;
         if self.count < 8 {
@@ -62,11 +62,14 @@ impl Machine for QuadMachine {
             Dialect::Microsoft => text,
             Dialect::Transformers => strip(text),
         });
-        let [x1, y1, x2, y2, x3, y3, x4, y4] = self.bins;
+        let mut corners = Quad::default();
+        for (corner, point) in corners.0.iter_mut().zip(cx.points(&self.pairs)) {
+            *corner = point;
+        }
         sink.quad(Labeled {
             label_score: if label.is_empty() { None } else { self.run.tally().score() },
             label,
-            shape: Quad([[x1, y1], [x2, y2], [x3, y3], [x4, y4]].map(|[x, y]| cx.point(x, y))),
+            shape: corners,
             score: self.tally.score(),
         });
         self.run.clear();
