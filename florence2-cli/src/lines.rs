@@ -1,0 +1,116 @@
+//! Requests one a line: constant memory, however long the input; a bad line costs only itself.
+
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+
+use serde::Serialize;
+
+use crate::Failure;
+
+/// The longest line, and the longest answer on standard input. Real answers have a few thousand bytes.
+pub(crate) const LONGEST: usize = 64 << 20;
+
+#[derive(Serialize)]
+struct BadLine<'a> {
+    error: &'a str,
+    line: u64,
+}
+
+/// Calls `answer` for every line, which writes one line or says what is wrong with the request.
+///
+/// Output is held back only while more input is at hand, so that a live producer gets each answer at once.
+pub(crate) fn each_line(
+    mut answer: impl FnMut(u64, &str, &mut Vec<u8>) -> Result<(), String>,
+) -> Result<(), Failure> {
+    let mut input = BufReader::with_capacity(1 << 16, io::stdin().lock());
+    let mut output = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let (mut line, mut written) = (Vec::new(), Vec::new());
+    let (mut number, mut bad) = (0, 0);
+    loop {
+        let read = match read_line(&mut input, &mut line) {
+            Ok(read) => read,
+            Err(error) => {
+                output.flush().map_err(Failure::Output)?;
+                return Err(Failure::Run(format!("cannot read standard input after line {number}: {error}")));
+            }
+        };
+        let result = match read {
+            Line::End => break,
+            Line::TooLong => Err(format!("the line is longer than {} MiB", LONGEST >> 20)),
+            Line::Whole => match std::str::from_utf8(&line) {
+                Ok(text) if text.trim().is_empty() => {
+                    number += 1;
+                    continue;
+                }
+                Ok(text) => answer(number + 1, text, &mut written),
+                Err(error) => Err(format!("not UTF-8: {error}")),
+            },
+        };
+        number += 1;
+        if let Err(message) = result {
+            bad += 1;
+            written.clear();
+            // Strings and numbers can always be written.
+            serde_json::to_writer(&mut written, &BadLine { error: &message, line: number })
+                .map_err(|error| Failure::Output(error.into()))?;
+        }
+        written.push(b'\n');
+        output.write_all(&written).map_err(Failure::Output)?;
+        written.clear();
+        if input.buffer().is_empty() {
+            output.flush().map_err(Failure::Output)?;
+        }
+        // One huge line does not hold its memory for the rest.
+        line.shrink_to(1 << 20);
+        written.shrink_to(1 << 20);
+    }
+    output.flush().map_err(Failure::Output)?;
+    match bad {
+        0 => Ok(()),
+        _ => Err(Failure::Run(format!("{bad} of {number} lines were bad; each has its \"error\" in the output"))),
+    }
+}
+
+enum Line {
+    Whole,
+    TooLong,
+    End,
+}
+
+/// Reads up to a newline; of a line over the limit nothing is kept, and its rest is passed over.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+    line.clear();
+    if input.by_ref().take(LONGEST as u64 + 1).read_until(b'\n', line)? == 0 {
+        return Ok(Line::End);
+    }
+    if line.last() == Some(&b'\n') || line.len() <= LONGEST {
+        return Ok(Line::Whole);
+    }
+    line.clear();
+    input.skip_until(b'\n')?;
+    Ok(Line::TooLong)
+}
+
+/// All of standard input, without the newline that a shell puts at its end.
+pub(crate) fn whole_input() -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    io::stdin()
+        .lock()
+        .take(LONGEST as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::Run(format!("cannot read standard input: {error}")))?;
+    if bytes.len() > LONGEST {
+        return Err(Failure::Request(format!(
+            "the answer on standard input is longer than {} MiB; many answers are read with --jsonl",
+            LONGEST >> 20
+        )));
+    }
+    let mut text = String::from_utf8(bytes)
+        .map_err(|error| Failure::Request(format!("standard input is not UTF-8: {}", error.utf8_error())))?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}

@@ -1,0 +1,147 @@
+//! `florence2 parse`
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use florence2::people::write_answer;
+use florence2::record::{AnswerRecord, Defaults, Extent, RecordError, TaskName};
+use florence2::{BannedPhrases, ParseOptions, Task};
+use serde_json::Value;
+
+use crate::args::{AnswerFormat, ParseArgs};
+use crate::{Failure, lines, tell, waits_for_typing};
+
+pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
+    let own = args.banned.as_deref().map(read_banned).transpose()?;
+    let own: Option<Vec<&str>> = own.as_ref().map(|list| list.iter().map(String::as_str).collect());
+    let banned = match &own {
+        Some(list) => BannedPhrases::Only(list),
+        None if args.no_banned => BannedPhrases::None,
+        None => BannedPhrases::Florence2,
+    };
+    let options = ParseOptions::default().dialect(args.dialect.into()).banned(banned).spaced_locations(args.spaced);
+    let defaults = Defaults {
+        task: args.task.as_deref().map(|task| read_task(task, args)).transpose()?,
+        image_size: args.size.map(Extent::Pixels),
+        kind: args.kind.map(Into::into),
+        options,
+    };
+    if args.jsonl { many(args, &defaults) } else { one(args, &defaults) }
+}
+
+/// A task that was typed: one that is none of the fifteen is a slip, unless it is said how to read its answer.
+fn read_task(text: &str, args: &ParseArgs) -> Result<TaskName, Failure> {
+    let typed = if args.kind.is_some() { TaskName::read(text) } else { text.parse::<Task>().map(TaskName::Known) };
+    typed.map_err(|error| Failure::Request(format!("--task: {error}; for a task of a fine-tune's own add --as KIND")))
+}
+
+fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
+    let Some(task) = defaults.task.clone() else {
+        return Err(Failure::Request("--task is needed, such as --task '<OD>'; florence2 tasks lists them".into()));
+    };
+    let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(florence2::AnswerKind::Text));
+    if kind.has_locations() && defaults.image_size.is_none() {
+        return Err(Failure::Request(format!(
+            "the answer to {} is in places of the picture: its size is needed, such as --size 640x480",
+            task.marker()
+        )));
+    }
+    let text = match args.text.as_deref() {
+        Some(text) if text != "-" => text.to_owned(),
+        _ => {
+            if waits_for_typing() {
+                tell(format_args!("reading the answer from standard input; end it with Ctrl-D"));
+            }
+            lines::whole_input()?
+        }
+    };
+    let record = AnswerRecord::read(task, &text, None, defaults).map_err(|error| Failure::Request(error.to_string()))?;
+    let mut out = Vec::new();
+    match args.format.unwrap_or(AnswerFormat::Text) {
+        AnswerFormat::Text => write_answer(&mut out, &record.answer).map_err(Failure::Output)?,
+        AnswerFormat::Json => write_json(&mut out, &record)?,
+        AnswerFormat::Hf => write_json(&mut out, &record.hf())?,
+    }
+    if args.format.unwrap_or(AnswerFormat::Text) != AnswerFormat::Text {
+        out.push(b'\n');
+    }
+    io::stdout().lock().write_all(&out).map_err(Failure::Output)?;
+    if record.answer.is_empty() {
+        tell(format_args!("note: the answer holds nothing that {} is read for ({kind})", record.task.marker()));
+    }
+    for symptom in &record.symptoms {
+        tell(format_args!("note: {symptom}"));
+    }
+    Ok(())
+}
+
+fn many(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
+    let format = args.format.unwrap_or(AnswerFormat::Json);
+    if format == AnswerFormat::Text {
+        return Err(Failure::Request("--jsonl writes JSON: use --format json or --format hf".into()));
+    }
+    if waits_for_typing() {
+        tell(format_args!("reading requests from standard input, one JSON object a line; end them with Ctrl-D"));
+    }
+    let mut others = Others::default();
+    let mut odd = 0_u64;
+    let result = lines::each_line(|number, line, out| {
+        let record = AnswerRecord::from_json(line, defaults).map_err(|error| match error {
+            RecordError::NoSize(_) => format!("{error} (\"image_size\": [width, height])"),
+            error => error.to_string(),
+        })?;
+        if let (TaskName::Other(marker), None) = (&record.task, defaults.kind) {
+            others.tell(number, marker);
+        }
+        odd += u64::from(!record.symptoms.is_empty());
+        let written = if format == AnswerFormat::Hf { write_json(out, &record.hf()) } else { write_json(out, &record) };
+        written.map_err(|failure| failure.to_string())
+    });
+    if odd > 0 && format == AnswerFormat::Hf {
+        tell(format_args!("note: {odd} answers look wrong; --format json says how under \"symptoms\""));
+    }
+    result
+}
+
+/// Tells once of each marker that is none of the fifteen, and of no more than a few.
+#[derive(Default)]
+struct Others(HashSet<String>);
+
+impl Others {
+    fn tell(&mut self, line: u64, marker: &str) {
+        if self.0.len() < 16 && self.0.insert(marker.to_owned()) {
+            tell(format_args!(
+                "note: line {line}: {marker:?} is none of the fifteen tasks; its answers are read as text, as the \
+                 references do (--as KIND reads them otherwise)"
+            ));
+        }
+    }
+}
+
+fn write_json(out: &mut Vec<u8>, value: &impl serde::Serialize) -> Result<(), Failure> {
+    serde_json::to_writer(out, value).map_err(|error| Failure::Output(error.into()))
+}
+
+/// A JSON list of phrases, or the list in a `processor_config.json`, in which none means none.
+fn read_banned(path: &Path) -> Result<Vec<String>, Failure> {
+    let wrong = |what: &dyn std::fmt::Display| Failure::Request(format!("--banned {}: {what}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let json: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    let list = match &json {
+        Value::Array(_) => Some(&json),
+        Value::Object(map) if map.contains_key("post_processor_config") => {
+            let found = &json["post_processor_config"]["phrase_grounding"]["banned_grounding_tokens"];
+            if found.is_null() {
+                return Ok(Vec::new());
+            }
+            Some(found)
+        }
+        _ => None,
+    };
+    let phrases: Option<Vec<String>> = list
+        .and_then(Value::as_array)
+        .and_then(|list| list.iter().map(|phrase| phrase.as_str().map(str::to_owned)).collect());
+    phrases.ok_or_else(|| wrong(&"neither a JSON list of phrases nor a processor_config.json"))
+}

@@ -1,0 +1,75 @@
+//! What the program prints for people: one line for each box, quadrilateral or segmented thing.
+
+use std::io::{self, Write};
+
+use crate::{Answer, Label, Labeled, Point, Polygon};
+
+/// Writes an answer: a text as it is, else a line for each instance: its label, a tab, its coordinates in pixels.
+///
+/// Control characters are written as escapes, so that an answer cannot drive the terminal; a text keeps its
+/// newlines and tabs.
+///
+/// # Errors
+///
+/// If the writer fails.
+pub fn write_answer(mut out: impl Write, answer: &Answer) -> io::Result<()> {
+    match answer {
+        Answer::Text(text) => {
+            write_plain(&mut out, text, |c| c == '\n' || c == '\t')?;
+            writeln!(out)
+        }
+        Answer::Boxes(rows) => rows.iter().try_for_each(|row| {
+            write_label(&mut out, &row.label)?;
+            let [x1, y1, x2, y2] = row.shape.to_array();
+            write!(out, "\t{x1:.2} {y1:.2} {x2:.2} {y2:.2}")?;
+            end_row(&mut out, row)
+        }),
+        Answer::Quads(rows) => rows.iter().try_for_each(|row| {
+            write_label(&mut out, &row.label)?;
+            write!(out, "\t")?;
+            write_points(&mut out, &row.shape.0)?;
+            end_row(&mut out, row)
+        }),
+        Answer::Polygons(rows) => rows.iter().try_for_each(|row| {
+            write_label(&mut out, &row.label)?;
+            write!(out, "\t")?;
+            for (at, Polygon(points)) in row.shape.iter().enumerate() {
+                if at > 0 {
+                    write!(out, " | ")?;
+                }
+                write_points(&mut out, points)?;
+            }
+            end_row(&mut out, row)
+        }),
+    }
+}
+
+fn write_label(out: &mut impl Write, label: &Label) -> io::Result<()> {
+    write_plain(out, label, |_| false)
+}
+
+fn write_plain(out: &mut impl Write, text: &str, keep: impl Fn(char) -> bool) -> io::Result<()> {
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_control() && !keep(c)) {
+        let (plain, from) = rest.split_at(at);
+        let mut after = from.chars();
+        let control = after.next().map_or_else(String::new, |c| c.escape_default().to_string());
+        write!(out, "{plain}{control}")?;
+        rest = after.as_str();
+    }
+    write!(out, "{rest}")
+}
+
+fn write_points(out: &mut impl Write, points: &[Point]) -> io::Result<()> {
+    for (at, point) in points.iter().enumerate() {
+        write!(out, "{}{:.2} {:.2}", if at > 0 { " " } else { "" }, point.x, point.y)?;
+    }
+    Ok(())
+}
+
+fn end_row<T>(out: &mut impl Write, row: &Labeled<T>) -> io::Result<()> {
+    match row.score {
+        Some(score) => writeln!(out, "\tscore {score:.3}"),
+        None => writeln!(out),
+    }
+}

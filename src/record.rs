@@ -1,0 +1,392 @@
+//! The JSON records of `florence2 parse --jsonl` and `florence2 prompt --jsonl`.
+//!
+//! A request is one JSON object: `{"task": "<OD>", "text": "…", "image_size": [640, 480]}`. What a request does
+//! not need may be absent, and keys that are not known are ignored, so that a dataset's own records can be piped
+//! through as they are.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::{
+    Answer, AnswerKind, BoundingBox, Dialect, HfAnswer, ImageSize, LocGrid, ParseOptions, PixelRegionError, Prompt,
+    PromptError, SizeError, Symptom, Task, UnknownTask, parse, parse_scored, symptoms,
+};
+
+/// What an answer answers: one of the fifteen tasks, or a marker of a fine-tune's own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TaskName {
+    /// One of the fifteen.
+    Known(Task),
+    /// Another marker, as it was written.
+    Other(String),
+}
+
+impl TaskName {
+    /// Reads a task; any other `<marker>` is a fine-tune's.
+    ///
+    /// # Errors
+    ///
+    /// If it is none of the fifteen and not written as a marker either.
+    pub fn read(text: &str) -> Result<Self, UnknownTask> {
+        text.parse().map(Self::Known).or_else(|error| {
+            let trimmed = text.trim();
+            let name = trimmed.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
+            let is_marker = name.is_some_and(|name| !name.is_empty() && !name.contains(['<', '>', ' ', '\n']));
+            if is_marker { Ok(Self::Other(trimmed.to_owned())) } else { Err(error) }
+        })
+    }
+
+    /// The marker.
+    #[must_use]
+    pub fn marker(&self) -> &str {
+        match self {
+            Self::Known(task) => task.marker(),
+            Self::Other(marker) => marker,
+        }
+    }
+
+    /// The task's kind of answer; a fine-tune's is `other`.
+    #[must_use]
+    pub fn answer_kind(&self, other: AnswerKind) -> AnswerKind {
+        match self {
+            Self::Known(task) => task.answer_kind(),
+            Self::Other(_) => other,
+        }
+    }
+}
+
+/// The extent of a picture as a record gives it: `[640, 480]`, `"640x480"` or `{"width": 640, "height": 480}`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Extent {
+    /// Whole pixels.
+    Pixels(ImageSize),
+    /// Not whole pixels, which the references take too.
+    Fractional {
+        /// From left to right.
+        width: f64,
+        /// From top to bottom.
+        height: f64,
+    },
+}
+
+impl Extent {
+    /// Reads one of the three forms.
+    ///
+    /// # Errors
+    ///
+    /// If it is none of them, or not a size that a picture can have.
+    pub fn read(value: &Value) -> Result<Self, RecordError> {
+        let pair = match value {
+            Value::String(text) => return text.parse().map(Self::Pixels).map_err(RecordError::Size),
+            Value::Array(pair) => pair.first().zip(pair.get(1)).filter(|_| pair.len() == 2),
+            Value::Object(map) => map.get("width").zip(map.get("height")),
+            _ => None,
+        };
+        let (width, height) = pair.ok_or(RecordError::SizeForm)?;
+        if let (Some(width), Some(height)) = (width.as_u64(), height.as_u64()) {
+            let fits = |v: u64| u32::try_from(v).map_err(|_| RecordError::Size(SizeError::OutOfRange));
+            return ImageSize::from_width_height(fits(width)?, fits(height)?).map(Self::Pixels).map_err(RecordError::Size);
+        }
+        let (width, height) = width.as_f64().zip(height.as_f64()).ok_or(RecordError::SizeForm)?;
+        LocGrid::from_extent(width, height).map_err(RecordError::Size)?;
+        Ok(Self::Fractional { width, height })
+    }
+}
+
+impl From<Extent> for LocGrid {
+    fn from(extent: Extent) -> Self {
+        match extent {
+            Extent::Pixels(size) => size.into(),
+            // Checked when it was read; a hand-made one that is no extent lies over a single pixel.
+            Extent::Fractional { width, height } => Self::from_extent(width, height).unwrap_or_else(|_| ONE_PIXEL.into()),
+        }
+    }
+}
+
+impl Serialize for Extent {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<T> {
+            width: T,
+            height: T,
+        }
+        match *self {
+            Self::Pixels(size) => Fields { width: size.width(), height: size.height() }.serialize(serializer),
+            Self::Fractional { width, height } => Fields { width, height }.serialize(serializer),
+        }
+    }
+}
+
+const ONE_PIXEL: ImageSize = match ImageSize::from_width_height(1, 1) {
+    Ok(size) => size,
+    Err(_) => panic!("one is not zero"),
+};
+
+/// What holds for every request that does not say otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Defaults<'a> {
+    /// The task of a request without one.
+    pub task: Option<TaskName>,
+    /// The picture's size of a request without one.
+    pub image_size: Option<Extent>,
+    /// How answers are read whatever their task; `None`: as their task says.
+    pub kind: Option<AnswerKind>,
+    /// The dialect and the rest.
+    pub options: ParseOptions<'a>,
+}
+
+/// A request to read an answer.
+#[derive(Deserialize)]
+struct RawRequest<'a> {
+    id: Option<Value>,
+    #[serde(borrow)]
+    task: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pieces: Option<Vec<(Cow<'a, str>, f32)>>,
+    image_size: Option<Value>,
+}
+
+/// An answer that was read, with all that it took: what `--format json` writes.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnswerRecord {
+    /// The request's own `"id"`, handed through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<Value>,
+    /// The task's marker.
+    #[serde(serialize_with = "marker")]
+    pub task: TaskName,
+    /// How the answer was read.
+    pub kind: AnswerKind,
+    /// Whose rules were followed.
+    pub dialect: Dialect,
+    /// The picture's size, if it was given; the shapes are in its pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_size: Option<Extent>,
+    /// The answer.
+    pub answer: Answer,
+    /// What looks wrong in it; usually nothing.
+    pub symptoms: Vec<Symptom>,
+}
+
+fn marker<S: serde::Serializer>(task: &TaskName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(task.marker())
+}
+
+impl AnswerRecord {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    ///
+    /// If the answer needs the picture's size and there is none.
+    pub fn read(task: TaskName, text: &str, image_size: Option<Extent>, defaults: &Defaults<'_>) -> Result<Self, RecordError> {
+        Self::read_with(task, image_size, defaults, text, |kind, grid, options| parse(kind, text, grid, options))
+    }
+
+    fn read_with(
+        task: TaskName,
+        image_size: Option<Extent>,
+        defaults: &Defaults<'_>,
+        text: &str,
+        read: impl FnOnce(AnswerKind, LocGrid, &ParseOptions<'_>) -> Answer,
+    ) -> Result<Self, RecordError> {
+        let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(AnswerKind::Text));
+        let image_size = image_size.or(defaults.image_size);
+        let grid = match image_size {
+            Some(extent) => extent.into(),
+            None if kind.has_locations() => return Err(RecordError::NoSize(task.marker().to_owned())),
+            None => ONE_PIXEL.into(),
+        };
+        let answer = read(kind, grid, &defaults.options);
+        let symptoms = symptoms(kind, text);
+        Ok(Self { id: None, task, kind, dialect: defaults.options.dialect, image_size, answer, symptoms })
+    }
+
+    /// Reads the request in one JSON object: its answer stands under `"text"`, or, with log-probabilities for
+    /// scores, under `"pieces"` as `[["car", -0.1], …]`.
+    ///
+    /// ```
+    /// use florence2::record::{AnswerRecord, Defaults};
+    ///
+    /// let line = r#"{"task": "<OD>", "text": "car<loc_1><loc_2><loc_3><loc_4>", "image_size": [1000, 1000]}"#;
+    /// let record = AnswerRecord::from_json(line, &Defaults::default())?;
+    /// let dict = serde_json::to_string(&record.hf()).unwrap();
+    /// assert_eq!(dict, r#"{"<OD>":{"bboxes":[[1.5,2.5,3.5,4.5]],"labels":["car"]}}"#);
+    /// # Ok::<(), florence2::record::RecordError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If it is not such an object, or its task or size is no good.
+    pub fn from_json(line: &str, defaults: &Defaults<'_>) -> Result<Self, RecordError> {
+        let raw: RawRequest<'_> = serde_json::from_str(line)?;
+        let task = match (&raw.task, &defaults.task) {
+            (Some(task), _) => TaskName::read(task)?,
+            (None, Some(task)) => task.clone(),
+            (None, None) => return Err(RecordError::Missing("task")),
+        };
+        let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(AnswerKind::Text));
+        let image_size = match raw.image_size.filter(|value| !value.is_null()) {
+            Some(value) => match Extent::read(&value) {
+                Ok(extent) => Some(extent),
+                // A text has no places, so that its size does not matter.
+                Err(_) if !kind.has_locations() => None,
+                Err(error) => return Err(error),
+            },
+            None => None,
+        };
+        let mut record = match (raw.text, raw.pieces) {
+            (Some(text), None) => Self::read(task, &text, image_size, defaults)?,
+            (None, Some(pieces)) => {
+                let text: String = pieces.iter().map(|(text, _)| text.as_ref()).collect();
+                Self::read_with(task, image_size, defaults, &text, |kind, grid, options| {
+                    parse_scored(kind, &pieces, grid, options)
+                })?
+            }
+            (Some(_), Some(_)) => return Err(RecordError::TwoTexts),
+            (None, None) => return Err(RecordError::Missing("text")),
+        };
+        record.id = raw.id;
+        Ok(record)
+    }
+
+    /// The reference's own dictionary: what `--format hf` writes.
+    #[must_use]
+    pub fn hf(&self) -> HfAnswer<'_> {
+        HfAnswer::with_key(self.task.marker(), self.kind, &self.answer, self.dialect)
+    }
+}
+
+#[derive(Deserialize)]
+struct RawPrompt<'a> {
+    id: Option<Value>,
+    #[serde(borrow)]
+    prompt: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    task: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    input: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    categories: Option<Vec<Cow<'a, str>>>,
+    region: Option<[f32; 4]>,
+    image_size: Option<Value>,
+}
+
+/// A prompt with the sentence that it stands for: what `florence2 prompt --format json` writes.
+#[derive(Clone, Debug, Serialize)]
+pub struct PromptRecord {
+    /// The request's own `"id"`, handed through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<Value>,
+    /// The task's marker and its input.
+    pub prompt: String,
+    /// The task; `null` for a raw prompt.
+    pub task: Option<Task>,
+    /// The input, empty if there is none.
+    pub input: String,
+    /// How its answer is read.
+    pub kind: AnswerKind,
+    /// Whose rules were followed.
+    pub dialect: Dialect,
+    /// What the model is asked.
+    pub sentence: String,
+}
+
+impl PromptRecord {
+    /// Of a prompt.
+    #[must_use]
+    pub fn new(prompt: &Prompt, dialect: Dialect) -> Self {
+        Self {
+            id: None,
+            prompt: prompt.to_string(),
+            task: prompt.task(),
+            input: if prompt.task().is_some() { prompt.input().to_owned() } else { String::new() },
+            kind: prompt.answer_kind(),
+            dialect,
+            sentence: prompt.sentence(dialect),
+        }
+    }
+
+    /// Reads the request in one JSON object: `{"prompt": "<OD>"}`, or `"task"` with one of `"input"`,
+    /// `"categories"` (a list), and `"region"` (`[x1, y1, x2, y2]` in pixels, with `"image_size"`).
+    ///
+    /// # Errors
+    ///
+    /// If it is not such an object, or not a prompt; with `raw` set a prompt without one of the fifteen markers
+    /// is asked word for word, and its answer read as that kind.
+    pub fn from_json(line: &str, dialect: Dialect, raw: Option<AnswerKind>) -> Result<Self, RecordError> {
+        let request: RawPrompt<'_> = serde_json::from_str(line)?;
+        let prompt = match (&request.prompt, &request.task) {
+            (Some(text), None) => read_prompt(text, raw)?,
+            (None, Some(task)) => {
+                let task: Task = task.parse()?;
+                match (&request.input, &request.categories, request.region) {
+                    (Some(input), None, None) => Prompt::new(task, input.as_ref())?,
+                    (None, Some(categories), None) => Prompt::of_categories(task, categories)?,
+                    (None, None, Some([x1, y1, x2, y2])) => {
+                        let size = request.image_size.as_ref().ok_or(RecordError::Missing("image_size"))?;
+                        let grid = LocGrid::from(Extent::read(size)?);
+                        Prompt::new(task, grid.region(BoundingBox { x1, y1, x2, y2 })?)?
+                    }
+                    (None, None, None) => Prompt::new(task, ())?,
+                    _ => return Err(RecordError::TwoInputs),
+                }
+            }
+            (Some(_), Some(_)) => return Err(RecordError::TwoInputs),
+            (None, None) => return Err(RecordError::Missing("prompt")),
+        };
+        Ok(Self { id: request.id, ..Self::new(&prompt, dialect) })
+    }
+}
+
+/// Reads a prompt; with `raw` set, one without any of the fifteen markers is asked word for word.
+///
+/// # Errors
+///
+/// If it is no prompt.
+pub fn read_prompt(text: &str, raw: Option<AnswerKind>) -> Result<Prompt, PromptError> {
+    match (text.parse(), raw) {
+        (Err(PromptError::UnknownTask(_) | PromptError::NoMarker(_)), Some(kind)) => Ok(Prompt::raw(text, kind)),
+        (result, _) => result,
+    }
+}
+
+/// Why a request cannot be met.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Not JSON, or a key with a value of another type.
+    #[error("not a request in JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A key that is needed.
+    #[error("\"{0}\" is missing")]
+    Missing(&'static str),
+    /// Both forms of the answer.
+    #[error("\"text\" and \"pieces\" are two forms of one answer: give one of them")]
+    TwoTexts,
+    /// Several forms of one prompt.
+    #[error("give one of \"prompt\" and \"task\", and with \"task\" one of \"input\", \"categories\" and \"region\"")]
+    TwoInputs,
+    /// The task is not one.
+    #[error(transparent)]
+    Task(#[from] UnknownTask),
+    /// The prompt cannot be asked.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// The region is not in the picture.
+    #[error(transparent)]
+    Region(#[from] PixelRegionError),
+    /// Not written as a size.
+    #[error("\"image_size\" is [width, height], \"WIDTHxHEIGHT\" or {{\"width\": …, \"height\": …}}")]
+    SizeForm,
+    /// Not a size that a picture can have.
+    #[error("\"image_size\": {0}")]
+    Size(SizeError),
+    /// The answer has places, and the picture's size is not known.
+    #[error("the answer to {0} is in places of the picture: its size is needed")]
+    NoSize(String),
+}
