@@ -136,7 +136,8 @@ pub fn parse_scored<T: AsRef<str>>(
     size: impl Into<LocGrid>,
     options: &ParseOptions<'_>,
 ) -> Answer {
-    let tagged = (1..).zip(pieces).map(|(at, (text, log_prob))| (text.as_ref(), Tag::new(at, *log_prob)));
+    let numbers = (1..=u32::MAX).chain(core::iter::repeat(u32::MAX));
+    let tagged = numbers.zip(pieces).map(|(at, (text, log_prob))| (text.as_ref(), Tag::new(at, *log_prob)));
     read(kind.into(), tagged, size.into(), options)
 }
 

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tag {
     /// Counted from 1; 0 where the text came without log-probabilities.
-    piece: u64,
+    piece: u32,
     log_prob: f32,
 }
 
@@ -12,7 +12,7 @@ impl Tag {
     /// Text without log-probabilities.
     pub(crate) const NONE: Self = Self { piece: 0, log_prob: 0.0 };
 
-    pub(crate) fn new(piece: u64, log_prob: f32) -> Self {
+    pub(crate) fn new(piece: u32, log_prob: f32) -> Self {
         Self { piece, log_prob }
     }
 }
@@ -25,7 +25,7 @@ pub(crate) struct Tally {
     first: Tag,
     rest: f64,
     count: u32,
-    last: u64,
+    last: u32,
 }
 
 impl Tally {

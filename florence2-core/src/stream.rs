@@ -34,7 +34,7 @@ pub struct AnswerStream<'a> {
     kind: AnswerKind,
     engine: Engine,
     cx: Context<'a>,
-    pieces: u64,
+    pieces: u32,
 }
 
 impl<'a> AnswerStream<'a> {
@@ -58,7 +58,7 @@ impl<'a> AnswerStream<'a> {
     /// The text of one more token with its log-probability, for scores as [`parse_scored`](crate::parse_scored)
     /// gives them.
     pub fn push_scored(&mut self, text: &str, log_prob: f32) -> Vec<Instance> {
-        self.pieces += 1;
+        self.pieces = self.pieces.saturating_add(1);
         self.push_tagged(text, Tag::new(self.pieces, log_prob))
     }
 

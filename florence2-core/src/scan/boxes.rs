@@ -10,7 +10,7 @@
 use alloc::string::String;
 
 use super::lexer::Token;
-use super::run::{Run, ascii_label};
+use super::run::{Last, Run, ascii_label};
 use super::{Context, Machine, Sink};
 use crate::answer::{Label, Labeled};
 use crate::geometry::BoundingBox;
@@ -31,9 +31,8 @@ pub(crate) enum Labels {
 pub(crate) struct BoxMachine {
     labels: Labels,
     run: Run,
-    /// The last location as it was written, without its `<`: the run, should this one be given up.
-    last: String,
-    last_tally: Tally,
+    /// The last location: what the run becomes, should this one be given up.
+    last: Last,
     /// Locations after the run.
     count: usize,
     bins: [u64; 4],
@@ -48,8 +47,7 @@ impl BoxMachine {
         Self {
             labels,
             run: Run::default(),
-            last: String::new(),
-            last_tally: Tally::default(),
+            last: Last::default(),
             count: 0,
             bins: [0; 4],
             tally: Tally::default(),
@@ -80,37 +78,27 @@ impl Machine for BoxMachine {
             self.tally = Tally::default();
             self.run.clear();
             if given_up && self.labels != Labels::None {
-                self.run.push(&self.last, &self.last_tally);
+                self.last.push_to(&mut self.run);
             }
         }
         if self.labels == Labels::None {
             return;
         }
-        match text.rfind('<') {
-            None => self.run.push(text, tally),
-            Some(at) => {
-                self.run.clear();
-                if at + 1 < text.len() {
-                    self.run.push(&text[at + 1..], tally);
-                }
-            }
-        }
+        self.run.push_after_angle(text, tally);
     }
 
     fn token<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S, token: Token, raw: &str, tally: &Tally) {
         let Token::Loc(bin) = token else { return self.text(cx, sink, raw, tally) };
         if self.labels != Labels::None && self.run.is_empty() {
             // Nothing stands before it, so it is not the first location but the label.
-            self.run.push(&raw[1..], tally);
+            self.run.push_after_angle(raw, tally);
             return;
         }
         self.bins[self.count % 4] = bin;
         self.tally.join(tally);
         self.count += 1;
         if self.count < 4 {
-            self.last.clear();
-            self.last.push_str(&raw[1..]);
-            self.last_tally = *tally;
+            self.last.set(raw, tally);
         } else if self.count == 4 {
             self.label = self.chunk_label(cx);
         }

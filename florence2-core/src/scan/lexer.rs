@@ -15,7 +15,8 @@ pub(crate) enum Token {
     PolyEnd,
 }
 
-/// What reads the lexed text. Text may come in pieces of any length, but never empty.
+/// What reads the lexed text. Text may come in pieces of any length, but is never empty, and has a `<` nowhere but
+/// at its beginning.
 pub(crate) trait Reader {
     fn text(&mut self, text: &str, tally: &Tally);
     /// `raw` is the token as it was written.
@@ -26,20 +27,22 @@ const LITERALS: [(&str, Token); 3] =
     [("<sep>", Token::Sep), ("<poly>", Token::PolyStart), ("</poly>", Token::PolyEnd)];
 const LOC: &str = "<loc_";
 
-/// The token that the text begins with, and its length, if its digits are plain ones.
+/// The token that the text, which begins with `<`, begins with, and its length, if its digits are plain ones.
+#[inline]
 pub(crate) fn token_at_start_of(text: &str) -> Option<(Token, usize)> {
     let bytes = text.as_bytes();
     if bytes.get(1) == Some(&b'l') {
-        let mut at = LOC.len();
-        if !text.starts_with(LOC) {
-            return None;
-        }
+        let digits = bytes.strip_prefix(LOC.as_bytes())?;
         let mut bin = 0;
-        while let Some(value) = bytes.get(at).map(|b| b.wrapping_sub(b'0')).filter(|value| *value < 10) {
-            bin = with_digit(bin, value);
-            at += 1;
+        for (at, byte) in digits.iter().enumerate() {
+            let value = byte.wrapping_sub(b'0');
+            if value < 10 {
+                bin = with_digit(bin, value);
+            } else {
+                return (*byte == b'>' && at > 0).then_some((Token::Loc(bin), LOC.len() + at + 1));
+            }
         }
-        return (at > LOC.len() && bytes.get(at) == Some(&b'>')).then_some((Token::Loc(bin), at + 1));
+        return None;
     }
     LITERALS.iter().find(|(literal, _)| text.starts_with(literal)).map(|&(literal, token)| (token, literal.len()))
 }

@@ -126,7 +126,7 @@ impl Sink for Vec<Instance> {
 
 /// What reads one kind of answer, token by token.
 pub(crate) trait Machine {
-    /// Text is never empty; how it is cut does not matter.
+    /// Text is never empty, and has a `<` nowhere but at its beginning; how it is cut does not matter.
     fn text<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S, text: &str, tally: &Tally);
     /// `raw` is the token as it was written.
     fn token<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S, token: Token, raw: &str, tally: &Tally);
@@ -209,12 +209,12 @@ impl<M: Machine> Scanner<M> {
         let mut driver = Driver { machine, spacing, cx, sink };
         let tally = Tally::of(tag);
         let mut rest = text;
-        while let Some(c) = rest.chars().next() {
+        while let Some(&first) = rest.as_bytes().first() {
             // With nothing held, what has no `<` is text, and a token or a wrapper in one piece is just that:
             // no filter holds on to it, since its one `<` stands at its beginning.
             if unwrap.is_idle() && partial.is_idle() {
-                let plain = rest.find('<').unwrap_or(rest.len());
-                if plain > 0 {
+                if first != b'<' {
+                    let plain = rest.find('<').unwrap_or(rest.len());
                     driver.text(&rest[..plain], &tally);
                     rest = &rest[plain..];
                     continue;
@@ -229,6 +229,7 @@ impl<M: Machine> Scanner<M> {
                     continue;
                 }
             }
+            let Some(c) = rest.chars().next() else { return };
             unwrap.push(c, tag, |c, tag| partial.push(c, tag, &mut driver));
             rest = &rest[c.len_utf8()..];
         }

@@ -8,12 +8,11 @@
 //! Which of the two readings holds is not known before both tokens have come. Until then the outlines are kept as
 //! the whole chunk's; those since the first `<poly>` are the instance's if a `</poly>` comes.
 
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::lexer::Token;
-use super::run::Run;
+use super::run::{Last, Run};
 use super::{Context, Machine, Sink};
 use crate::answer::{Label, Labeled};
 use crate::chars::digit;
@@ -25,9 +24,8 @@ use crate::score::Tally;
 pub(crate) struct PolygonMachine {
     labeled: bool,
     run: Run,
-    /// The last token as it was written, without its `<`: the run, should this one be given up.
-    last: String,
-    last_tally: Tally,
+    /// The last token: what the run becomes, should this one be given up.
+    last: Last,
     chunk: Chunk,
 }
 
@@ -78,8 +76,7 @@ impl PolygonMachine {
         Self {
             labeled,
             run: Run::default(),
-            last: String::new(),
-            last_tally: Tally::default(),
+            last: Last::default(),
             chunk: Chunk::default(),
         }
     }
@@ -226,34 +223,24 @@ impl Machine for PolygonMachine {
             let given_up = self.chunk.tokens < 4;
             self.end_chunk(cx, sink);
             if given_up && self.labeled {
-                self.run.push(&self.last, &self.last_tally);
+                self.last.push_to(&mut self.run);
             }
         }
         if !self.labeled {
             return;
         }
-        match text.rfind('<') {
-            None => self.run.push(text, tally),
-            Some(at) => {
-                self.run.clear();
-                if at + 1 < text.len() {
-                    self.run.push(&text[at + 1..], tally);
-                }
-            }
-        }
+        self.run.push_after_angle(text, tally);
     }
 
     fn token<S: Sink>(&mut self, cx: &Context<'_>, sink: &mut S, token: Token, raw: &str, tally: &Tally) {
         if self.labeled && self.run.is_empty() {
-            self.run.push(&raw[1..], tally);
+            self.run.push_after_angle(raw, tally);
             return;
         }
         self.settle_label(cx, token, raw, tally);
         self.chunk.tokens += 1;
         if self.chunk.tokens < 4 {
-            self.last.clear();
-            self.last.push_str(&raw[1..]);
-            self.last_tally = *tally;
+            self.last.set(raw, tally);
         }
         let instance = match token {
             Token::Loc(bin) => {

@@ -49,6 +49,19 @@ impl Run {
         self.text.push_str(text);
     }
 
+    /// More text, before which everything goes if it begins with `<`.
+    pub(crate) fn push_after_angle(&mut self, text: &str, tally: &Tally) {
+        match text.strip_prefix('<') {
+            None => self.push(text, tally),
+            Some(after) => {
+                self.clear();
+                if !after.is_empty() {
+                    self.push(after, tally);
+                }
+            }
+        }
+    }
+
     /// Cuts it back to an earlier length, at which it had these pieces.
     pub(crate) fn truncate(&mut self, len: usize, tally: Tally) {
         self.text.truncate(len);
@@ -67,6 +80,40 @@ impl Run {
     pub(crate) fn phrase_from(&self, at: usize) -> Option<&str> {
         let after_space = strip_start(&self.text[at..]);
         (!after_space.contains('\n')).then(|| strip(after_space))
+    }
+}
+
+/// A token as it was written. Most are short, and kept without an allocation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Last {
+    short: [u8; 16],
+    /// Of the short one; 0 if the token is long.
+    len: u8,
+    long: String,
+    tally: Tally,
+}
+
+impl Last {
+    pub(crate) fn set(&mut self, raw: &str, tally: &Tally) {
+        match self.short.get_mut(..raw.len()) {
+            Some(short) => {
+                short.copy_from_slice(raw.as_bytes());
+                self.len = raw.len() as u8;
+            }
+            None => {
+                self.len = 0;
+                self.long.clear();
+                self.long.push_str(raw);
+            }
+        }
+        self.tally = *tally;
+    }
+
+    /// What stands behind its `<`.
+    pub(crate) fn push_to(&self, run: &mut Run) {
+        let short = &self.short[..self.len.into()];
+        let raw = if short.is_empty() { self.long.as_str() } else { core::str::from_utf8(short).unwrap_or_default() };
+        run.push_after_angle(raw, &self.tally);
     }
 }
 
