@@ -211,6 +211,31 @@ mod tests {
         }
     }
 
+    /// torch's results for every size and every bin, as `tools/golden_bins.py` sums them up.
+    #[test]
+    fn every_bin_of_every_size_has_the_references_bits() {
+        let (mut microsoft, mut transformers, mut edges) = (0_u64, 0_u64, 0_u64);
+        let mut weight = 1_u64;
+        for size in 1..=4096 {
+            let grid = grid(size, size);
+            for bin in 0..1000 {
+                let pixel = grid.point_of_bins(bin, bin).x;
+                let edge = bin as f32 * grid.per_bin_x;
+                for (sum, value) in [
+                    (&mut microsoft, u64::from(pixel.to_bits())),
+                    (&mut transformers, pixel as u64),
+                    (&mut edges, u64::from(quantize(edge, grid.per_bin_x).bin())),
+                ] {
+                    *sum = sum.wrapping_add(value.wrapping_mul(weight));
+                }
+                weight += 2;
+            }
+        }
+        assert_eq!(microsoft, 0x8a1a_d3c3_2e7f_6fca);
+        assert_eq!(transformers, 0x0051_5ecd_e511_332e);
+        assert_eq!(edges, 0x001d_c599_fcd4_b741);
+    }
+
     #[test]
     fn points_outside_go_to_the_nearest_bin() {
         let bins = |x, y| grid(100, 100).quantize_point(Point { x, y }).map(Loc::bin);
