@@ -27,3 +27,7 @@ pub mod people;
 pub mod record;
 
 pub use florence2_core::*;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

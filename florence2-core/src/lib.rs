@@ -75,3 +75,7 @@ pub use task::{AnswerKind, InputKind, Task, UnknownTask};
 pub use token::{
     AddedToken, LayoutError, Loc, NotALoc, NotAnAddedToken, Segment, SpecialToken, TokenLayout, segments,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
