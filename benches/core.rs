@@ -2,14 +2,15 @@
 //!
 //! `reference patterns` is the references' own regular expressions on `fancy-regex`, which is what one would write
 //! in Rust by translating their Python.
-#![expect(missing_docs, reason = "criterion's macros write functions without any")]
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use florence2_core::dev::{hostile, oracle};
-use florence2_core::{AnswerKind, AnswerStream, Dialect, ImageSize, ParseOptions, Prompt, Task, parse, parse_scored};
+use florence2_core::{
+    AnswerKind, AnswerStream, Dialect, ImageSize, ParseOptions, Prompt, Task, parse, parse_scored,
+};
 
 const SIZE: ImageSize = match ImageSize::from_width_height(640, 480) {
     Ok(size) => size,
@@ -60,12 +61,20 @@ fn parsers(c: &mut Criterion) {
         for dialect in [Dialect::Microsoft, Dialect::Transformers] {
             let options = ParseOptions::default().dialect(dialect);
             group.bench_function(format!("{kind}/{dialect:?}").to_lowercase(), |b| {
-                b.iter(|| texts.iter().for_each(|text| drop(black_box(parse(kind, black_box(text), SIZE, &options)))));
+                b.iter(|| {
+                    texts
+                        .iter()
+                        .for_each(|text| drop(black_box(parse(kind, black_box(text), SIZE, &options))));
+                });
             });
         }
         group.bench_function(format!("{kind}/reference patterns"), |b| {
             let options = ParseOptions::default();
-            b.iter(|| texts.iter().for_each(|text| drop(black_box(oracle::parse(kind, black_box(text), SIZE, &options)))));
+            b.iter(|| {
+                texts
+                    .iter()
+                    .for_each(|text| drop(black_box(oracle::parse(kind, black_box(text), SIZE, &options))));
+            });
         });
     }
     group.finish();
@@ -90,7 +99,12 @@ fn hostile_text(c: &mut Criterion) {
     let mut group = c.benchmark_group("parse/hostile");
     group.sample_size(10);
     for (name, kind, family, n) in [
-        ("labels through ocr", AnswerKind::Quads, hostile::labels_through_ocr as fn(usize) -> String, 100_000),
+        (
+            "labels through ocr",
+            AnswerKind::Quads,
+            hostile::labels_through_ocr as fn(usize) -> String,
+            100_000,
+        ),
         ("open angles", AnswerKind::LabeledBoxes, hostile::open_angles, 20_000),
         ("locs", AnswerKind::LabeledBoxes, hostile::locs, 1_000_000),
         ("short runs", AnswerKind::LabeledBoxes, hostile::short_runs, 100_000),
@@ -103,7 +117,9 @@ fn hostile_text(c: &mut Criterion) {
             let text = family(n);
             group.throughput(Throughput::Bytes(text.len() as u64));
             let options = ParseOptions::default();
-            group.bench_function(format!("{name}/{n}"), |b| b.iter(|| parse(kind, black_box(&text), SIZE, &options)));
+            group.bench_function(format!("{name}/{n}"), |b| {
+                b.iter(|| parse(kind, black_box(&text), SIZE, &options));
+            });
         }
     }
     group.finish();

@@ -34,7 +34,9 @@ pub extern "C" fn parse() -> *const u8 {
         let line = String::from_utf8_lossy(request);
         *answer = match AnswerRecord::from_json(&line, &Defaults::default()) {
             Ok(record) => serde_json::to_string(&record.hf()),
-            Err(error) => serde_json::to_string(&std::collections::BTreeMap::from([("error", error.to_string())])),
+            Err(error) => {
+                serde_json::to_string(&std::collections::BTreeMap::from([("error", error.to_string())]))
+            }
         }
         .unwrap_or_default();
         answer.as_ptr()

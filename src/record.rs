@@ -11,8 +11,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::{
-    Answer, AnswerKind, BoundingBox, Dialect, HfAnswer, ImageSize, LocGrid, ParseOptions, PixelRegionError, Prompt,
-    PromptError, SizeError, Symptom, Task, UnknownTask, parse, parse_scored, symptoms,
+    Answer, AnswerKind, BoundingBox, Dialect, HfAnswer, ImageSize, LocGrid, ParseOptions, PixelRegionError,
+    Prompt, PromptError, SizeError, Symptom, Task, UnknownTask, parse, parse_scored, symptoms,
 };
 
 /// What an answer answers: one of the fifteen tasks, or a marker of a fine-tune's own.
@@ -34,7 +34,8 @@ impl TaskName {
         text.parse().map(Self::Known).or_else(|error| {
             let trimmed = text.trim();
             let name = trimmed.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
-            let is_marker = name.is_some_and(|name| !name.is_empty() && !name.contains(['<', '>', ' ', '\n']));
+            let is_marker =
+                name.is_some_and(|name| !name.is_empty() && !name.contains(['<', '>', ' ', '\n']));
             if is_marker { Ok(Self::Other(trimmed.to_owned())) } else { Err(error) }
         })
     }
@@ -88,7 +89,9 @@ impl Extent {
         let (width, height) = pair.ok_or(RecordError::SizeForm)?;
         if let (Some(width), Some(height)) = (width.as_u64(), height.as_u64()) {
             let fits = |v: u64| u32::try_from(v).map_err(|_| RecordError::Size(SizeError::OutOfRange));
-            return ImageSize::from_width_height(fits(width)?, fits(height)?).map(Self::Pixels).map_err(RecordError::Size);
+            return ImageSize::from_width_height(fits(width)?, fits(height)?)
+                .map(Self::Pixels)
+                .map_err(RecordError::Size);
         }
         let (width, height) = width.as_f64().zip(height.as_f64()).ok_or(RecordError::SizeForm)?;
         LocGrid::from_extent(width, height).map_err(RecordError::Size)?;
@@ -101,7 +104,9 @@ impl From<Extent> for LocGrid {
         match extent {
             Extent::Pixels(size) => size.into(),
             // Checked when it was read; a hand-made one that is no extent lies over a single pixel.
-            Extent::Fractional { width, height } => Self::from_extent(width, height).unwrap_or_else(|_| ONE_PIXEL.into()),
+            Extent::Fractional { width, height } => {
+                Self::from_extent(width, height).unwrap_or_else(|_| ONE_PIXEL.into())
+            }
         }
     }
 }
@@ -183,8 +188,15 @@ impl AnswerRecord {
     /// # Errors
     ///
     /// If the answer needs the picture's size and there is none.
-    pub fn read(task: TaskName, text: &str, image_size: Option<Extent>, defaults: &Defaults<'_>) -> Result<Self, RecordError> {
-        Self::read_with(task, image_size, defaults, text, |kind, grid, options| parse(kind, text, grid, options))
+    pub fn read(
+        task: TaskName,
+        text: &str,
+        image_size: Option<Extent>,
+        defaults: &Defaults<'_>,
+    ) -> Result<Self, RecordError> {
+        Self::read_with(task, image_size, defaults, text, |kind, grid, options| {
+            parse(kind, text, grid, options)
+        })
     }
 
     fn read_with(
@@ -350,7 +362,9 @@ impl PromptRecord {
 /// If it is no prompt.
 pub fn read_prompt(text: &str, raw: Option<AnswerKind>) -> Result<Prompt, PromptError> {
     match (text.parse(), raw) {
-        (Err(PromptError::UnknownTask(_) | PromptError::NoMarker(_)), Some(kind)) => Ok(Prompt::raw(text, kind)),
+        (Err(PromptError::UnknownTask(_) | PromptError::NoMarker(_)), Some(kind)) => {
+            Ok(Prompt::raw(text, kind))
+        }
         (result, _) => result,
     }
 }
@@ -369,7 +383,9 @@ pub enum RecordError {
     #[error("\"text\" and \"pieces\" are two forms of one answer: give one of them")]
     TwoTexts,
     /// Several forms of one prompt.
-    #[error("give one of \"prompt\" and \"task\", and with \"task\" one of \"input\", \"categories\" and \"region\"")]
+    #[error(
+        "give one of \"prompt\" and \"task\", and with \"task\" one of \"input\", \"categories\" and \"region\""
+    )]
     TwoInputs,
     /// The task is not one.
     #[error(transparent)]

@@ -66,7 +66,9 @@ pub(crate) fn each_line(
     output.flush().map_err(Failure::Output)?;
     match bad {
         0 => Ok(()),
-        _ => Err(Failure::Run(format!("{bad} of {number} lines were bad; each has its \"error\" in the output"))),
+        _ => Err(Failure::Run(format!(
+            "{bad} of {number} lines were bad; each has its \"error\" in the output"
+        ))),
     }
 }
 

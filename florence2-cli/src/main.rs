@@ -84,7 +84,9 @@ fn man(command: Option<&str>) -> Result<(), Failure> {
         None => whole,
         Some(name) => whole
             .find_subcommand(name)
-            .ok_or_else(|| Failure::Request(format!("there is no command {name:?}; florence2 --help lists them")))?
+            .ok_or_else(|| {
+                Failure::Request(format!("there is no command {name:?}; florence2 --help lists them"))
+            })?
             .clone(),
     };
     let mut text = Vec::new();

@@ -21,7 +21,8 @@ pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
         None if args.no_banned => BannedPhrases::None,
         None => BannedPhrases::Florence2,
     };
-    let options = ParseOptions::default().dialect(args.dialect.into()).banned(banned).spaced_locations(args.spaced);
+    let options =
+        ParseOptions::default().dialect(args.dialect.into()).banned(banned).spaced_locations(args.spaced);
     let defaults = Defaults {
         task: args.task.as_deref().map(|task| read_task(task, args)).transpose()?,
         image_size: args.size.map(Extent::Pixels),
@@ -33,13 +34,18 @@ pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
 
 /// A task that was typed: one that is none of the fifteen is a slip, unless it is said how to read its answer.
 fn read_task(text: &str, args: &ParseArgs) -> Result<TaskName, Failure> {
-    let typed = if args.kind.is_some() { TaskName::read(text) } else { text.parse::<Task>().map(TaskName::Known) };
-    typed.map_err(|error| Failure::Request(format!("--task: {error}; for a task of a fine-tune's own add --as KIND")))
+    let typed =
+        if args.kind.is_some() { TaskName::read(text) } else { text.parse::<Task>().map(TaskName::Known) };
+    typed.map_err(|error| {
+        Failure::Request(format!("--task: {error}; for a task of a fine-tune's own add --as KIND"))
+    })
 }
 
 fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
     let Some(task) = defaults.task.clone() else {
-        return Err(Failure::Request("--task is needed, such as --task '<OD>'; florence2 tasks lists them".into()));
+        return Err(Failure::Request(
+            "--task is needed, such as --task '<OD>'; florence2 tasks lists them".into(),
+        ));
     };
     let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(florence2::AnswerKind::Text));
     if kind.has_locations() && defaults.image_size.is_none() {
@@ -57,7 +63,8 @@ fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
             lines::whole_input()?
         }
     };
-    let record = AnswerRecord::read(task, &text, None, defaults).map_err(|error| Failure::Request(error.to_string()))?;
+    let record = AnswerRecord::read(task, &text, None, defaults)
+        .map_err(|error| Failure::Request(error.to_string()))?;
     let mut out = Vec::new();
     match args.format.unwrap_or(AnswerFormat::Text) {
         AnswerFormat::Text => write_answer(&mut out, &record.answer).map_err(Failure::Output)?,
@@ -69,7 +76,10 @@ fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
     }
     io::stdout().lock().write_all(&out).map_err(Failure::Output)?;
     if record.answer.is_empty() {
-        tell(format_args!("note: the answer holds nothing that {} is read for ({kind})", record.task.marker()));
+        tell(format_args!(
+            "note: the answer holds nothing that {} is read for ({kind})",
+            record.task.marker()
+        ));
     }
     for symptom in &record.symptoms {
         tell(format_args!("note: {symptom}"));
@@ -83,7 +93,9 @@ fn many(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
         return Err(Failure::Request("--jsonl writes JSON: use --format json or --format hf".into()));
     }
     if waits_for_typing() {
-        tell(format_args!("reading requests from standard input, one JSON object a line; end them with Ctrl-D"));
+        tell(format_args!(
+            "reading requests from standard input, one JSON object a line; end them with Ctrl-D"
+        ));
     }
     let mut others = Others::default();
     let mut odd = 0_u64;
@@ -96,7 +108,8 @@ fn many(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
             others.tell(number, marker);
         }
         odd += u64::from(!record.symptoms.is_empty());
-        let written = if format == AnswerFormat::Hf { write_json(out, &record.hf()) } else { write_json(out, &record) };
+        let written =
+            if format == AnswerFormat::Hf { write_json(out, &record.hf()) } else { write_json(out, &record) };
         written.map_err(|failure| failure.to_string())
     });
     if odd > 0 && format == AnswerFormat::Hf {
@@ -126,7 +139,8 @@ fn write_json(out: &mut Vec<u8>, value: &impl serde::Serialize) -> Result<(), Fa
 
 /// A JSON list of phrases, or the list in a `processor_config.json`, in which none means none.
 fn read_banned(path: &Path) -> Result<Vec<String>, Failure> {
-    let wrong = |what: &dyn std::fmt::Display| Failure::Request(format!("--banned {}: {what}", path.display()));
+    let wrong =
+        |what: &dyn std::fmt::Display| Failure::Request(format!("--banned {}: {what}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let json: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
     let list = match &json {

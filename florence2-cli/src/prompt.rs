@@ -15,16 +15,21 @@ pub(crate) fn run(args: &PromptArgs) -> Result<(), Failure> {
             return Err(Failure::Request("--jsonl writes JSON: use --format json".into()));
         }
         if waits_for_typing() {
-            tell(format_args!("reading requests from standard input, one JSON object a line; end them with Ctrl-D"));
+            tell(format_args!(
+                "reading requests from standard input, one JSON object a line; end them with Ctrl-D"
+            ));
         }
         return lines::each_line(|_, line, out| {
-            let record = PromptRecord::from_json(line, args.dialect.into(), raw).map_err(|error| error.to_string())?;
+            let record =
+                PromptRecord::from_json(line, args.dialect.into(), raw).map_err(|error| error.to_string())?;
             serde_json::to_writer(out, &record).map_err(|error| error.to_string())
         });
     }
     let prompt = match (&args.prompt, &args.task) {
         (Some(text), _) => read_prompt(text, raw).map_err(|error| match error {
-            PromptError::UnknownTask(_) | PromptError::NoMarker(_) => Failure::Request(format!("{error} (--raw)")),
+            PromptError::UnknownTask(_) | PromptError::NoMarker(_) => {
+                Failure::Request(format!("{error} (--raw)"))
+            }
             error => request(error),
         })?,
         (None, Some(task)) => with_input(task.parse().map_err(request)?, args)?,

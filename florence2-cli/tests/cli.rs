@@ -122,21 +122,33 @@ fn prompts_are_written_out() {
     expect(&["prompt", "--raw", "<DocVQA>What is the date?"], "", 0, "<DocVQA>What is the date?\n", "");
     let spaced = "<CAPTION_TO_PHRASE_GROUNDING> a car ";
     expect(&["prompt", spaced], "", 0, "Locate the phrases in the caption:  a car \n", "");
-    expect(&["prompt", "-d", "transformers", spaced], "", 0, "Locate the phrases in the caption: a car\n", "");
+    expect(
+        &["prompt", "-d", "transformers", spaced],
+        "",
+        0,
+        "Locate the phrases in the caption: a car\n",
+        "",
+    );
 }
 
 #[test]
 fn prompt_requests_are_answered_line_by_line() {
     let input = concat!(
-        r#"{"prompt": "<OD>", "id": 1}"#, "\n",
-        r#"{"task": "region_to_ocr", "region": [0, 0, 9, 9], "image_size": [10, 10]}"#, "\n",
-        r#"{"task": "region_to_ocr"}"#, "\n",
-        r#"{"task": "open_vocabulary_detection", "categories": ["a", "b"]}"#, "\n",
-        r#"{"prompt": "<VQA>x"}"#, "\n",
+        r#"{"prompt": "<OD>", "id": 1}"#,
+        "\n",
+        r#"{"task": "region_to_ocr", "region": [0, 0, 9, 9], "image_size": [10, 10]}"#,
+        "\n",
+        r#"{"task": "region_to_ocr"}"#,
+        "\n",
+        r#"{"task": "open_vocabulary_detection", "categories": ["a", "b"]}"#,
+        "\n",
+        r#"{"prompt": "<VQA>x"}"#,
+        "\n",
     );
     let output = run(&["prompt", "--jsonl"], input.as_bytes());
     assert_eq!(output.status.code(), Some(1));
-    let out: Vec<Value> = output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let out: Vec<Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     assert_eq!((&out[0]["id"], &out[0]["kind"]), (&Value::from(1), &Value::from("labeled_boxes")));
     assert_eq!(out[1]["sentence"], "What text is in the region <loc_0><loc_0><loc_900><loc_900>?");
     assert_eq!(out[2]["line"], 3);
@@ -148,13 +160,16 @@ fn prompt_requests_are_answered_line_by_line() {
 #[test]
 fn a_bad_line_tells_its_number_and_costs_only_itself() {
     let good = r#"{"task":"<OD>","text":"dog<loc_1><loc_2><loc_3><loc_4>","image_size":[1000,1000]}"#;
-    let mut input = format!("{good}\n\nnot json\n{{}}\n{{\"task\":\"<OD>\",\"text\":\"x\",\"image_size\":[0,5]}}\n").into_bytes();
+    let mut input =
+        format!("{good}\n\nnot json\n{{}}\n{{\"task\":\"<OD>\",\"text\":\"x\",\"image_size\":[0,5]}}\n")
+            .into_bytes();
     input.extend(b"\xff\xfe\n");
     input.extend(format!("{}\n", r#"{"task":"OD","text":"x"}"#).as_bytes());
     input.extend(good.as_bytes());
     let output = run(&["parse", "--jsonl", "-f", "hf"], &input);
     assert_eq!(output.status.code(), Some(1));
-    let out: Vec<Value> = output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let out: Vec<Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     let numbers: Vec<_> = out.iter().filter_map(|line| line["line"].as_u64()).collect();
     assert_eq!(numbers, [3, 4, 5, 6, 7]);
     assert_eq!(out.len(), 7);
@@ -211,7 +226,13 @@ fn a_closed_pipe_ends_quietly() {
 #[test]
 fn an_answer_cannot_drive_the_terminal() {
     let label = "a\u{1b}[2J\tb<loc_1><loc_2><loc_3><loc_4>";
-    expect(&["parse", "-t", "od", "-s", "1000x1000", label], "", 0, "a\\u{1b}[2J\\tb\t1.50 2.50 3.50 4.50\n", "");
+    expect(
+        &["parse", "-t", "od", "-s", "1000x1000", label],
+        "",
+        0,
+        "a\\u{1b}[2J\\tb\t1.50 2.50 3.50 4.50\n",
+        "",
+    );
 }
 
 #[test]
@@ -244,7 +265,10 @@ fn the_tasks_are_fifteen() {
 #[test]
 fn completions_and_manual_pages_come_from_the_same_definitions() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        assert!(String::from_utf8(run(&["completions", shell], b"").stdout).unwrap().contains("jsonl"), "{shell}");
+        assert!(
+            String::from_utf8(run(&["completions", shell], b"").stdout).unwrap().contains("jsonl"),
+            "{shell}"
+        );
     }
     let page = String::from_utf8(run(&["man", "parse"], b"").stdout).unwrap();
     assert!(page.contains(".TH") && page.contains("jsonl"));
@@ -265,8 +289,10 @@ fn stored_answers_come_out_as_the_references_return_them() {
             };
             for dialect in ["microsoft", "transformers"] {
                 let output = run(&["parse", "--jsonl", "--format", "hf", "--dialect", dialect], &input);
-                let out: Vec<_> = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect();
-                let lines: Vec<_> = input.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect();
+                let out: Vec<_> =
+                    output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect();
+                let lines: Vec<_> =
+                    input.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect();
                 assert_eq!(out.len(), lines.len());
                 for (found, line) in out.iter().zip(lines) {
                     let found: Value = serde_json::from_slice(found).unwrap();
@@ -277,7 +303,9 @@ fn stored_answers_come_out_as_the_references_return_them() {
                         assert!(found.get(line["task"].as_str().unwrap()).is_some(), "{found}");
                     } else if found.get("error").is_some() {
                         assert_eq!(line["image_size"], serde_json::json!([0, 0]), "{found}");
-                    } else if line["case"] != "h_int64" && !line["id"].as_str().unwrap().starts_with("h_int64") {
+                    } else if line["case"] != "h_int64"
+                        && !line["id"].as_str().unwrap().starts_with("h_int64")
+                    {
                         assert_eq!(&found, expected, "{} {dialect}", line["id"]);
                     }
                 }

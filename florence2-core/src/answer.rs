@@ -94,7 +94,8 @@ pub struct Labeled<T> {
     pub label: Label,
     /// Where it is.
     pub shape: T,
-    /// `exp` of the mean log-probability of the shape's location tokens: 0 to 1.
+    /// `exp` of the mean log-probability of the shape's location tokens: 0 to 1; `None` also if the shape has no
+    /// point.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub score: Option<f32>,
     /// `exp` of the mean log-probability of the label's tokens; `None` also if the label is empty.

@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn digits_of_every_script_have_their_value() {
-        for (c, value) in [('7', 7), ('٣', 3), ('１', 1), ('߉', 9), ('𝟗', 9), ('𝟎', 0), ('\u{1fbf9}', 9)] {
+        for (c, value) in [('7', 7), ('٣', 3), ('１', 1), ('߉', 9), ('𝟗', 9), ('𝟎', 0), ('\u{1fbf9}', 9)]
+        {
             assert_eq!(digit(c), Some(value), "{c}");
         }
         for c in ['²', '½', 'Ⅷ', '一', '/', ':', '\u{0}', '\u{10ffff}', '\u{66a}', '\u{65f}'] {
@@ -65,7 +66,8 @@ mod tests {
 
     #[test]
     fn white_space_is_pythons() {
-        let spaces: alloc::vec::Vec<u32> = (0..=0x0011_0000).filter(|&c| char::from_u32(c).is_some_and(is_space)).collect();
+        let spaces: alloc::vec::Vec<u32> =
+            (0..=0x0011_0000).filter(|&c| char::from_u32(c).is_some_and(is_space)).collect();
         #[rustfmt::skip]
         let python = [
             0x9, 0xa, 0xb, 0xc, 0xd, 0x1c, 0x1d, 0x1e, 0x1f, 0x20, 0x85, 0xa0, 0x1680, 0x2000, 0x2001, 0x2002,

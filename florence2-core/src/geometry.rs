@@ -75,7 +75,11 @@ impl FromStr for ImageSize {
         let (width, height) = text.trim().split_once(['x', 'X', '×']).ok_or(SizeError::Unreadable)?;
         let number = |text: &str| {
             // `u32::from_str` takes a sign, which is a slip here.
-            if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().map_err(|_| SizeError::Unreadable) } else { Err(SizeError::Unreadable) }
+            if text.bytes().all(|b| b.is_ascii_digit()) {
+                text.parse().map_err(|_| SizeError::Unreadable)
+            } else {
+                Err(SizeError::Unreadable)
+            }
         };
         Self::from_width_height(number(width)?, number(height)?)
     }
@@ -317,21 +321,28 @@ mod tests {
     /// Complaint b014: people want to judge a polygon: its area, its box, its mask.
     #[test]
     fn a_polygon_has_an_area_a_box_and_a_mask() {
-        let square = Polygon([(10.0, 10.0), (20.0, 10.0), (20.0, 20.0), (10.0, 20.0)].map(|(x, y)| Point { x, y }).to_vec());
+        let square = Polygon(
+            [(10.0, 10.0), (20.0, 10.0), (20.0, 20.0), (10.0, 20.0)].map(|(x, y)| Point { x, y }).to_vec(),
+        );
         assert_eq!(square.area(), 100.0);
         assert_eq!(square.bounding_box(), Some(BoundingBox { x1: 10.0, y1: 10.0, x2: 20.0, y2: 20.0 }));
-        let filled: u32 = (0..32).flat_map(|y| square.row(y, 32)).map(|columns| columns.end - columns.start).sum();
+        let filled: u32 =
+            (0..32).flat_map(|y| square.row(y, 32)).map(|columns| columns.end - columns.start).sum();
         assert_eq!(filled, 100);
-        assert_eq!(square.row(15, 14), [10..14], "cut to the picture");
+        assert_eq!(square.row(15, 14).as_slice(), core::slice::from_ref(&(10..14)), "cut to the picture");
         assert_eq!((square.row(9, 32), square.row(20, 32)), (Vec::new(), Vec::new()));
     }
 
     #[test]
     fn degenerate_outlines_are_empty_not_a_panic() {
-        for points in [Vec::new(), alloc::vec![Point::default()], alloc::vec![Point { x: f32::NAN, y: f32::INFINITY }; 3]] {
+        for points in [
+            Vec::new(),
+            alloc::vec![Point::default()],
+            alloc::vec![Point { x: f32::NAN, y: f32::INFINITY }; 3],
+        ] {
             let polygon = Polygon(points);
             assert!(polygon.row(0, 10).is_empty());
-            assert!(!(polygon.area() > 0.0));
+            assert!(polygon.area() == 0.0 || polygon.area().is_nan());
         }
         assert_eq!(Polygon::default().bounding_box(), None);
     }

@@ -206,7 +206,11 @@ mod tests {
             let grid = grid(size, size);
             for bin in 0..1000 {
                 let loc = Loc::new(bin).expect("a bin");
-                assert_eq!(grid.quantize_point(grid.dequantize_point([loc, loc])), [loc, loc], "{size} {bin}");
+                assert_eq!(
+                    grid.quantize_point(grid.dequantize_point([loc, loc])),
+                    [loc, loc],
+                    "{size} {bin}"
+                );
             }
         }
     }

@@ -86,10 +86,14 @@ impl Serialize for Columns<'_> {
                 map.serialize_entry("labels", &labels)?;
             }
         }
-        if let (AnswerKind::LabeledBoxes, Answer::Boxes(boxes), Dialect::Microsoft) = (kind, answer, dialect) {
-            if boxes.iter().any(|one| one.score.is_some()) {
-                map.serialize_entry("scores", &Scores(boxes))?;
+        let scored = match (kind, answer, dialect) {
+            (AnswerKind::LabeledBoxes, Answer::Boxes(boxes), Dialect::Microsoft) => {
+                boxes.iter().any(|one| one.score.is_some()).then_some(Scores(boxes))
             }
+            _ => None,
+        };
+        if let Some(scores) = scored {
+            map.serialize_entry("scores", &scores)?;
         }
         map.end()
     }
@@ -125,13 +129,13 @@ impl Serialize for Shapes<'_> {
         let Self(answer, dialect) = *self;
         match answer {
             Answer::Text(_) => serializer.collect_seq(NONE),
-            Answer::Boxes(rows) => {
-                serializer.collect_seq(rows.iter().map(|row| row.shape.to_array().map(|v| Coordinate(v, dialect))))
+            Answer::Boxes(rows) => serializer
+                .collect_seq(rows.iter().map(|row| row.shape.to_array().map(|v| Coordinate(v, dialect)))),
+            Answer::Quads(rows) => serializer
+                .collect_seq(rows.iter().map(|row| row.shape.to_array().map(|v| Coordinate(v, dialect)))),
+            Answer::Polygons(rows) => {
+                serializer.collect_seq(rows.iter().map(|row| Outlines(&row.shape, dialect)))
             }
-            Answer::Quads(rows) => {
-                serializer.collect_seq(rows.iter().map(|row| row.shape.to_array().map(|v| Coordinate(v, dialect))))
-            }
-            Answer::Polygons(rows) => serializer.collect_seq(rows.iter().map(|row| Outlines(&row.shape, dialect))),
         }
     }
 }

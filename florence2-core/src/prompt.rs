@@ -267,7 +267,9 @@ impl FromStr for Prompt {
             return match task.input_kind() {
                 InputKind::Nothing if strip(text) == task.marker() => Self::new(task, ()),
                 InputKind::Nothing => Err(PromptError::TakesNoInput(task)),
-                InputKind::Text | InputKind::Region => Self::new(task, text.replace(task.marker(), "").as_str()),
+                InputKind::Text | InputKind::Region => {
+                    Self::new(task, text.replace(task.marker(), "").as_str())
+                }
             };
         }
         let trimmed = strip(text);
@@ -304,7 +306,9 @@ pub enum PromptError {
     #[error("{0} needs a text after its marker, such as {0}a green car")]
     NeedsText(Task),
     /// The task's input is missing.
-    #[error("{0} needs a region of the image, four location tokens such as <loc_52><loc_332><loc_932><loc_774>")]
+    #[error(
+        "{0} needs a region of the image, four location tokens such as <loc_52><loc_332><loc_932><loc_774>"
+    )]
     NeedsRegion(Task),
     /// The task takes a text.
     #[error("{0} takes a text, not a region of the image")]
@@ -366,9 +370,18 @@ mod tests {
         let four = region([1, 2, 3, 4]);
         assert_eq!(Prompt::new(Task::Caption, "x"), Err(E::TakesNoInput(Task::Caption)));
         assert_eq!(Prompt::new(Task::Caption, four), Err(E::TakesNoInput(Task::Caption)));
-        assert_eq!(Prompt::new(Task::OpenVocabularyDetection, ()), Err(E::NeedsText(Task::OpenVocabularyDetection)));
-        assert_eq!(Prompt::new(Task::OpenVocabularyDetection, " \t"), Err(E::NeedsText(Task::OpenVocabularyDetection)));
-        assert_eq!(Prompt::new(Task::OpenVocabularyDetection, four), Err(E::TakesNoRegion(Task::OpenVocabularyDetection)));
+        assert_eq!(
+            Prompt::new(Task::OpenVocabularyDetection, ()),
+            Err(E::NeedsText(Task::OpenVocabularyDetection))
+        );
+        assert_eq!(
+            Prompt::new(Task::OpenVocabularyDetection, " \t"),
+            Err(E::NeedsText(Task::OpenVocabularyDetection))
+        );
+        assert_eq!(
+            Prompt::new(Task::OpenVocabularyDetection, four),
+            Err(E::TakesNoRegion(Task::OpenVocabularyDetection))
+        );
         assert_eq!(Prompt::new(Task::RegionToOcr, ""), Err(E::NeedsRegion(Task::RegionToOcr)));
         assert!(matches!(Prompt::new(Task::RegionToOcr, "a car"), Err(E::BadRegion { .. })));
         assert_eq!(Prompt::new(Task::RegionToOcr, four).map(|p| p.region()), Ok(Some(four)));
@@ -444,7 +457,10 @@ mod tests {
             .iter()
             .map(|text| text.parse::<Prompt>().expect("agrees").sentence(Dialect::Microsoft))
             .collect();
-        assert_eq!(sentences, ["Locate cat in the image.", "Locate the objects with category name in the image."]);
+        assert_eq!(
+            sentences,
+            ["Locate cat in the image.", "Locate the objects with category name in the image."]
+        );
     }
 
     /// Complaint b068: a question is not a prompt of Florence-2's.

@@ -81,10 +81,12 @@ mod tests {
     #[test]
     fn a_piece_that_two_stretches_share_counts_once() {
         let tags = [(1, -1.0), (2, -2.0), (3, f32::NEG_INFINITY), (4, -4.0)].map(|(at, lp)| Tag::new(at, lp));
-        let over = |tags: &[Tag]| tags.iter().fold(Tally::default(), |mut tally, &tag| {
-            tally.add(tag);
-            tally
-        });
+        let over = |tags: &[Tag]| {
+            tags.iter().fold(Tally::default(), |mut tally, &tag| {
+                tally.add(tag);
+                tally
+            })
+        };
         for cut in 0..2 {
             let mut joined = over(&tags[..=cut]);
             joined.join(&over(&tags[cut..2]));

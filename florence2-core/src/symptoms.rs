@@ -126,7 +126,11 @@ fn echoes_marker(inner: &str) -> bool {
     let (word, after) = word.split_at(end);
     // A piece of a marker: long enough not to be a word in capitals, and with what capitals in a text do not have.
     let marked = inner.starts_with('<') || word.contains('_') || after.starts_with('<');
-    word.len() >= 4 && marked && Task::ALL.iter().any(|task| task.name().ends_with(word) && (word.contains('_') || task.name() == word))
+    word.len() >= 4
+        && marked
+        && Task::ALL
+            .iter()
+            .any(|task| task.name().ends_with(word) && (word.contains('_') || task.name() == word))
 }
 
 fn has_spaced_locations(inner: &str) -> bool {
@@ -180,7 +184,9 @@ mod tests {
     /// Complaint b025: an answer that begins with a piece of the marker came out empty.
     #[test]
     fn an_echoed_marker_is_told() {
-        for text in ["</s><s>R_WITH_REGION<poly><loc_0><loc_999></s>", "<OCR_WITH_REGION>x", "</s><s><CAPTION></s>"] {
+        for text in
+            ["</s><s>R_WITH_REGION<poly><loc_0><loc_999></s>", "<OCR_WITH_REGION>x", "</s><s><CAPTION></s>"]
+        {
             assert_eq!(symptoms(Task::OcrWithRegion, text), [Symptom::EchoedMarker], "{text}");
         }
     }

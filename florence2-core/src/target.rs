@@ -5,14 +5,17 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use crate::answer::{Answer, Label};
+use crate::geometry::Polygon;
 use crate::grid::LocGrid;
+use crate::scan::left_over;
 use crate::task::AnswerKind;
 use crate::token::Loc;
 
 /// The text whose [`parse`](crate::parse()) is this answer, as far as bins can say it.
 ///
 /// Neighbouring boxes with the same label share it, as in the model's own answers. Coordinates outside of the
-/// picture go to its edge.
+/// picture go to its edge. [`AnswerKind::BoxesOrPolygons`] without any polygon is the empty text, which is read as
+/// no boxes.
 ///
 /// ```
 /// use florence2_core::{Answer, AnswerKind, BoundingBox, ImageSize, Labeled, target_text};
@@ -27,7 +30,11 @@ use crate::token::Loc;
 /// # Errors
 ///
 /// If the answer is not of that kind, or a label cannot be written: it would be read as something else.
-pub fn target_text(kind: AnswerKind, answer: &Answer, size: impl Into<LocGrid>) -> Result<String, TargetError> {
+pub fn target_text(
+    kind: AnswerKind,
+    answer: &Answer,
+    size: impl Into<LocGrid>,
+) -> Result<String, TargetError> {
     let grid = size.into();
     let mut writer = Writer::default();
     match (kind, answer) {
@@ -37,7 +44,10 @@ pub fn target_text(kind: AnswerKind, answer: &Answer, size: impl Into<LocGrid>) 
             }
             return Ok(text.clone());
         }
-        (AnswerKind::LabeledBoxes | AnswerKind::GroundedPhrases | AnswerKind::BoxesOrPolygons, Answer::Boxes(rows)) => {
+        (
+            AnswerKind::LabeledBoxes | AnswerKind::GroundedPhrases | AnswerKind::BoxesOrPolygons,
+            Answer::Boxes(rows),
+        ) => {
             let mut before: Option<&Label> = None;
             for row in rows {
                 if before != Some(&row.label) {
@@ -66,6 +76,10 @@ pub fn target_text(kind: AnswerKind, answer: &Answer, size: impl Into<LocGrid>) 
             for row in rows {
                 if before != Some(&row.label) {
                     writer.phrase(&row.label)?;
+                    // What microsoft's dialect takes for the left-over of a location.
+                    if left_over(&row.label) > 0 {
+                        return Err(TargetError::Phrase(row.label.clone()));
+                    }
                     before = Some(&row.label);
                 }
                 writer.instance(&grid, &row.shape)?;
@@ -117,7 +131,7 @@ impl Writer {
         }
     }
 
-    fn instance(&mut self, grid: &LocGrid, outlines: &[crate::geometry::Polygon]) -> Result<(), TargetError> {
+    fn instance(&mut self, grid: &LocGrid, outlines: &[Polygon]) -> Result<(), TargetError> {
         if outlines.is_empty() || outlines.iter().any(|outline| outline.0.is_empty()) {
             return Err(TargetError::Outline);
         }
@@ -150,11 +164,13 @@ pub enum TargetError {
     /// The label would not be read back.
     #[error(
         "the label {0:?} would not be read back: it must be ASCII, not empty, without white space at its ends, \
-         newlines, or '<'"
+         newlines, or '<', and not begin like loc_1>"
     )]
     Phrase(Label),
     /// The line would not be read back.
-    #[error("the line {0:?} would not be read back: it must not be empty, begin or end with white space, or hold a newline or '<'")]
+    #[error(
+        "the line {0:?} would not be read back: it must not be empty, begin or end with white space, or hold a newline or '<'"
+    )]
     Line(Label),
     /// A thing without outlines, or an outline without points.
     #[error("a segmented thing needs at least one outline, and each outline at least one point")]

@@ -269,9 +269,10 @@ impl UnknownTask {
 impl fmt::Display for UnknownTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} is none of Florence-2's fifteen tasks:", self.given)?;
-        Task::ALL.iter().enumerate().try_for_each(|(at, task)| {
-            write!(f, "{} {task}", if at == 0 { "" } else { "," })
-        })
+        Task::ALL
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, task)| write!(f, "{} {task}", if at == 0 { "" } else { "," }))
     }
 }
 
@@ -307,14 +308,20 @@ mod tests {
         for (at, task) in Task::ALL.into_iter().enumerate() {
             assert_eq!(task as usize, at);
             assert_eq!(ROWS[at].task, task);
-            assert_eq!(task.sentence().contains("{input}"), task.input_kind() != InputKind::Nothing, "{task}");
+            assert_eq!(
+                task.sentence().contains("{input}"),
+                task.input_kind() != InputKind::Nothing,
+                "{task}"
+            );
         }
     }
 
     #[test]
     fn markers_are_read_in_any_case_with_and_without_brackets() {
         for task in Task::ALL {
-            for text in [task.marker(), task.name(), &task.marker().to_lowercase(), &task.name().to_lowercase()] {
+            for text in
+                [task.marker(), task.name(), &task.marker().to_lowercase(), &task.name().to_lowercase()]
+            {
                 assert_eq!(text.parse(), Ok(task), "{text}");
             }
             assert_eq!(alloc::format!("  {task}\n").parse(), Ok(task));

@@ -450,7 +450,17 @@ mod tests {
 
     #[test]
     fn only_the_tokens_own_spelling_is_a_location() {
-        for text in ["<loc_1000>", "<loc_007>", "<loc_>", "<loc_+1>", "<loc_-1>", "<loc_１>", "loc_1", "<LOC_1>", "<loc_1> "] {
+        for text in [
+            "<loc_1000>",
+            "<loc_007>",
+            "<loc_>",
+            "<loc_+1>",
+            "<loc_-1>",
+            "<loc_１>",
+            "loc_1",
+            "<LOC_1>",
+            "<loc_1> ",
+        ] {
             assert_eq!(text.parse::<Loc>(), Err(NotALoc), "{text}");
         }
     }
@@ -466,7 +476,9 @@ mod tests {
     fn vocabulary(base: u32) -> impl Fn(&str) -> Option<u32> {
         move |text| {
             let special = SpecialToken::ALL.iter().position(|token| token.text() == text);
-            special.map(|at| at as u32).or_else(|| text.parse::<AddedToken>().ok().map(|token| base + u32::from(token.index())))
+            special
+                .map(|at| at as u32)
+                .or_else(|| text.parse::<AddedToken>().ok().map(|token| base + u32::from(token.index())))
         }
     }
 
@@ -483,7 +495,9 @@ mod tests {
     fn a_tokenizer_without_location_tokens_is_refused_by_name() {
         let error = TokenLayout::find(|text| if text == "<loc_0>" { None } else { vocabulary(533)(text) });
         assert_eq!(error, Err(LayoutError::Missing("<loc_0>".into())));
-        let error = TokenLayout::find(|text| SpecialToken::ALL.iter().position(|t| t.text() == text).map(|at| at as u32));
+        let error = TokenLayout::find(|text| {
+            SpecialToken::ALL.iter().position(|t| t.text() == text).map(|at| at as u32)
+        });
         assert!(error.expect_err("no added tokens").to_string().contains("<od>"));
     }
 

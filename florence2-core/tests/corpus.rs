@@ -6,11 +6,13 @@ use std::path::Path;
 use std::{env, fs};
 
 use florence2_core::{
-    AnswerKind, AnswerStream, Answer, Dialect, HfAnswer, ImageSize, LocGrid, ParseOptions, Prompt, SizeError, Task, parse,
+    Answer, AnswerKind, AnswerStream, Dialect, HfAnswer, ImageSize, LocGrid, ParseOptions, Prompt, SizeError,
+    Task, parse,
 };
 use serde_json::Value;
 
-const DIALECTS: [(Dialect, &str); 2] = [(Dialect::Microsoft, "microsoft"), (Dialect::Transformers, "transformers")];
+const DIALECTS: [(Dialect, &str); 2] =
+    [(Dialect::Microsoft, "microsoft"), (Dialect::Transformers, "transformers")];
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -65,10 +67,16 @@ fn check_answer(line: &Value) {
             let found = serde_json::to_value(view).unwrap();
             // With a location over `i64::MAX` numpy makes the outline f64, so that only its f32 can be compared.
             let equal = if text.contains("<loc_9223372036854775808>") { equal_f32 } else { equal_f64 };
-            assert!(same(&found, expected, equal), "{id} {name}\n{text:.300}\nfound    {found:.2000}\nexpected {expected:.2000}");
+            assert!(
+                same(&found, expected, equal),
+                "{id} {name}\n{text:.300}\nfound    {found:.2000}\nexpected {expected:.2000}"
+            );
         }
         let mut stream = AnswerStream::new(kind, grid, &options);
-        let mut pieces: Vec<_> = text.split_inclusive(|c: char| c.is_ascii_punctuation()).flat_map(|piece| stream.push(piece)).collect();
+        let mut pieces: Vec<_> = text
+            .split_inclusive(|c: char| c.is_ascii_punctuation())
+            .flat_map(|piece| stream.push(piece))
+            .collect();
         let mut joined = Answer::empty(stream.kind());
         pieces.extend(stream.finish());
         joined.extend(pieces);
@@ -81,7 +89,9 @@ fn check_answer(line: &Value) {
 fn check_carried_on(answer: &Answer, text: &str, dialect: Dialect) {
     let coordinates: Vec<f32> = match answer {
         Answer::Boxes(boxes) => boxes.iter().flat_map(|one| one.shape.to_array()).collect(),
-        Answer::Polygons(things) => things.iter().flat_map(|one| one.shape[0].0.iter().flat_map(|p| [p.x, p.y])).collect(),
+        Answer::Polygons(things) => {
+            things.iter().flat_map(|one| one.shape[0].0.iter().flat_map(|p| [p.x, p.y])).collect()
+        }
         other => panic!("{text}: {other:?}"),
     };
     let huge = match dialect {
@@ -104,7 +114,9 @@ fn equal_f32(a: f64, b: f64) -> bool {
 fn same(a: &Value, b: &Value, equal: fn(f64, f64) -> bool) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => equal(a.as_f64().unwrap(), b.as_f64().unwrap()),
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b, equal)),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b, equal))
+        }
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|((ka, a), (kb, b))| ka == kb && same(a, b, equal))
         }
@@ -130,7 +142,9 @@ fn shared_answers_are_read_as_the_references_read_them() {
 
 /// What the references expand that is refused here, with the reason in the error.
 fn is_refused_on_purpose(error: &str) -> bool {
-    ["needs a text", "needs a region", "a region is four", "holds the marker", "raw prompt"].iter().any(|hint| error.contains(hint))
+    ["needs a text", "needs a region", "a region is four", "holds the marker", "raw prompt"]
+        .iter()
+        .any(|hint| error.contains(hint))
 }
 
 fn check_prompt(line: &Value) {
@@ -145,7 +159,9 @@ fn check_prompt(line: &Value) {
             (Ok(prompt), Some(_)) => assert!(text.parse() == Ok(prompt.task().unwrap()), "{text:?}"),
             // White space around a bare marker: the references raise.
             (Ok(prompt), None) => assert_eq!(prompt.to_string(), text.trim(), "{text:?}"),
-            (Err(error), Some(_)) => assert!(is_refused_on_purpose(&error.to_string()), "{text:?} {name}: {error}"),
+            (Err(error), Some(_)) => {
+                assert!(is_refused_on_purpose(&error.to_string()), "{text:?} {name}: {error}");
+            }
             (Err(_), None) => {}
         }
     }

@@ -102,7 +102,7 @@ impl Machine for BoxMachine {
         } else if self.count == 4 {
             self.label = self.chunk_label(cx);
         }
-        if self.count % 4 == 0 {
+        if self.count.is_multiple_of(4) {
             if let Some((label, label_score)) = &self.label {
                 let [x1, y1, x2, y2] = self.bins;
                 let (a, b) = (cx.point(x1, y1), cx.point(x2, y2));

@@ -44,7 +44,10 @@ pub(crate) fn token_at_start_of(text: &str) -> Option<(Token, usize)> {
         }
         return None;
     }
-    LITERALS.iter().find(|(literal, _)| text.starts_with(literal)).map(|&(literal, token)| (token, literal.len()))
+    LITERALS
+        .iter()
+        .find(|(literal, _)| text.starts_with(literal))
+        .map(|&(literal, token)| (token, literal.len()))
 }
 
 fn with_digit(bin: u64, value: u8) -> u64 {

@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use self::boxes::{BoxMachine, Labels};
 use self::lexer::{Partial, Reader, Token, token_at_start_of};
 use self::polygons::PolygonMachine;
+pub(crate) use self::polygons::left_over;
 use self::quads::QuadMachine;
 use self::text::TextScanner;
 use self::unwrap::{Unwrap, Wrappers};
@@ -54,7 +55,9 @@ impl Context<'_> {
     fn points<'p>(&'p self, pairs: &'p [[u64; 2]]) -> impl ExactSizeIterator<Item = Point> + 'p {
         let wide = self.options.dialect == Dialect::Microsoft
             && pairs.as_flattened().iter().any(|&bin| i64::try_from(bin).is_err());
-        pairs.iter().map(move |&[x, y]| if wide { self.grid.point_of_bins_wide(x, y) } else { self.point(x, y) })
+        pairs
+            .iter()
+            .map(move |&[x, y]| if wide { self.grid.point_of_bins_wide(x, y) } else { self.point(x, y) })
     }
 }
 

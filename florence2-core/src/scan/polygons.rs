@@ -73,12 +73,7 @@ struct Current {
 
 impl PolygonMachine {
     pub(crate) fn new(labeled: bool) -> Self {
-        Self {
-            labeled,
-            run: Run::default(),
-            last: Last::default(),
-            chunk: Chunk::default(),
-        }
+        Self { labeled, run: Run::default(), last: Last::default(), chunk: Chunk::default() }
     }
 
     /// Settles the label where `token` ends it, and lengthens it where it does not: `cat<sep><loc_1>` has the
@@ -128,7 +123,7 @@ impl PolygonMachine {
 }
 
 /// The length of `loc_\d+>` at the beginning.
-fn left_over(text: &str) -> usize {
+pub(crate) fn left_over(text: &str) -> usize {
     let Some(rest) = text.strip_prefix("loc_") else { return 0 };
     let after = rest.trim_start_matches(|c| digit(c).is_some());
     match after.strip_prefix('>') {

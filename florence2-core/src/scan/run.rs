@@ -112,7 +112,11 @@ impl Last {
     /// What stands behind its `<`.
     pub(crate) fn push_to(&self, run: &mut Run) {
         let short = &self.short[..self.len.into()];
-        let raw = if short.is_empty() { self.long.as_str() } else { core::str::from_utf8(short).unwrap_or_default() };
+        let raw = if short.is_empty() {
+            self.long.as_str()
+        } else {
+            core::str::from_utf8(short).unwrap_or_default()
+        };
         run.push_after_angle(raw, &self.tally);
     }
 }

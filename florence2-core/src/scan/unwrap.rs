@@ -128,8 +128,25 @@ mod tests {
     #[test]
     fn filters_do_what_replace_does() {
         for text in [
-            "", "<", "<s", "<s>", "<<s>s>", "<<s>/s>", "<</s>s>", "<p<s>ad>", "<pa</s>d>", "<<pad>s>", "<<<s>", "</</s>s>",
-            "<s><s>a</s><pad><pad>", "<pad", "</s", "é<s>é", "<loc_<pad>1<s>2>", "<s<s>>", "<p<p<pad>ad>ad>",
+            "",
+            "<",
+            "<s",
+            "<s>",
+            "<<s>s>",
+            "<<s>/s>",
+            "<</s>s>",
+            "<p<s>ad>",
+            "<pa</s>d>",
+            "<<pad>s>",
+            "<<<s>",
+            "</</s>s>",
+            "<s><s>a</s><pad><pad>",
+            "<pad",
+            "</s",
+            "é<s>é",
+            "<loc_<pad>1<s>2>",
+            "<s<s>>",
+            "<p<p<pad>ad>ad>",
         ] {
             let bos = text.replace("<s>", "");
             let eos = bos.replace("</s>", "");
