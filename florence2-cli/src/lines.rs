@@ -9,6 +9,31 @@ use crate::Failure;
 /// The longest line, and the longest answer on standard input. Real answers have a few thousand bytes.
 pub(crate) const LONGEST: usize = 64 << 20;
 
+/// The longest line that is written. A label stands once in an answer and once for each of its boxes in the JSON, so
+/// that an answer of a megabyte can be made to fill a disk.
+pub(crate) const LARGEST: usize = 64 << 20;
+
+/// A buffer that refuses to grow beyond [`LARGEST`].
+#[derive(Default)]
+pub(crate) struct Written(Vec<u8>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > LARGEST {
+            let size = LARGEST >> 20;
+            return Err(io::Error::other(format!(
+                "the result is longer than {size} MiB: one label has too many shapes"
+            )));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[derive(Serialize)]
 struct BadLine<'a> {
     error: &'a str,
@@ -19,11 +44,11 @@ struct BadLine<'a> {
 ///
 /// Output is held back only while more input is at hand, so that a live producer gets each answer at once.
 pub(crate) fn each_line(
-    mut answer: impl FnMut(u64, &str, &mut Vec<u8>) -> Result<(), String>,
+    mut answer: impl FnMut(u64, &str, &mut Written) -> Result<(), String>,
 ) -> Result<(), Failure> {
     let mut input = BufReader::with_capacity(1 << 16, io::stdin().lock());
     let mut output = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let (mut line, mut written) = (Vec::new(), Vec::new());
+    let (mut line, mut written) = (Vec::new(), Written::default());
     let (mut number, mut bad) = (0, 0);
     loop {
         let read = match read_line(&mut input, &mut line) {
@@ -48,20 +73,20 @@ pub(crate) fn each_line(
         number += 1;
         if let Err(message) = result {
             bad += 1;
-            written.clear();
+            written.0.clear();
             // Strings and numbers can always be written.
             serde_json::to_writer(&mut written, &BadLine { error: &message, line: number })
                 .map_err(|error| Failure::Output(error.into()))?;
         }
-        written.push(b'\n');
-        output.write_all(&written).map_err(Failure::Output)?;
-        written.clear();
+        written.0.push(b'\n');
+        output.write_all(&written.0).map_err(Failure::Output)?;
+        written.0.clear();
         if input.buffer().is_empty() {
             output.flush().map_err(Failure::Output)?;
         }
         // One huge line does not hold its memory for the rest.
         line.shrink_to(1 << 20);
-        written.shrink_to(1 << 20);
+        written.0.shrink_to(1 << 20);
     }
     output.flush().map_err(Failure::Output)?;
     match bad {

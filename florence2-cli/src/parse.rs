@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use florence2::people::write_answer;
@@ -65,16 +65,14 @@ fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
     };
     let record = AnswerRecord::read(task, &text, None, defaults)
         .map_err(|error| Failure::Request(error.to_string()))?;
-    let mut out = Vec::new();
+    let mut out = BufWriter::new(io::stdout().lock());
     match args.format.unwrap_or(AnswerFormat::Text) {
-        AnswerFormat::Text => write_answer(&mut out, &record.answer).map_err(Failure::Output)?,
-        AnswerFormat::Json => write_json(&mut out, &record)?,
-        AnswerFormat::Hf => write_json(&mut out, &record.hf())?,
+        AnswerFormat::Text => write_answer(&mut out, &record.answer),
+        AnswerFormat::Json => write_json(&mut out, &record).and_then(|()| out.write_all(b"\n")),
+        AnswerFormat::Hf => write_json(&mut out, &record.hf()).and_then(|()| out.write_all(b"\n")),
     }
-    if args.format.unwrap_or(AnswerFormat::Text) != AnswerFormat::Text {
-        out.push(b'\n');
-    }
-    io::stdout().lock().write_all(&out).map_err(Failure::Output)?;
+    .and_then(|()| out.flush())
+    .map_err(Failure::Output)?;
     if record.answer.is_empty() {
         tell(format_args!(
             "note: the answer holds nothing that {} is read for ({kind})",
@@ -110,7 +108,7 @@ fn many(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
         odd += u64::from(!record.symptoms.is_empty());
         let written =
             if format == AnswerFormat::Hf { write_json(out, &record.hf()) } else { write_json(out, &record) };
-        written.map_err(|failure| failure.to_string())
+        written.map_err(|error| error.to_string())
     });
     if odd > 0 && format == AnswerFormat::Hf {
         tell(format_args!("note: {odd} answers look wrong; --format json says how under \"symptoms\""));
@@ -133,8 +131,9 @@ impl Others {
     }
 }
 
-fn write_json(out: &mut Vec<u8>, value: &impl serde::Serialize) -> Result<(), Failure> {
-    serde_json::to_writer(out, value).map_err(|error| Failure::Output(error.into()))
+fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
+    // The error of the writer comes back as it was.
+    serde_json::to_writer(out, value).map_err(io::Error::from)
 }
 
 /// A JSON list of phrases, or the list in a `processor_config.json`, in which none means none.

@@ -196,6 +196,18 @@ fn a_line_that_is_too_long_is_passed_over() {
     assert_eq!(out, "{\"error\":\"the line is longer than 64 MiB\",\"line\":1}\n{\"<CAPTION>\":\"a\"}\n");
 }
 
+/// One label of a megabyte and a thousand boxes: a gigabyte of JSON.
+#[test]
+fn a_line_cannot_be_blown_up() {
+    let label = "x".repeat(1 << 20);
+    let locs = "<loc_1><loc_2><loc_3><loc_4>".repeat(1_000);
+    let input = format!("{{\"task\":\"<OD>\",\"text\":\"{label}{locs}\",\"image_size\":[9,9]}}\n");
+    let output = run(&["parse", "--jsonl", "-f", "hf"], input.as_bytes());
+    let out: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(out["error"].as_str().unwrap().contains("longer than 64 MiB"), "{out}");
+    assert_eq!(out["line"], 1);
+}
+
 #[test]
 fn a_live_producer_gets_each_answer_at_once() {
     let mut child = program(&["parse", "--jsonl", "-f", "hf"]).spawn().unwrap();
