@@ -3,7 +3,10 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::borrow::Borrow;
+use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::ops::Deref;
 
 use crate::geometry::{BoundingBox, Polygon, Quad};
@@ -13,7 +16,7 @@ use crate::task::AnswerKind;
 ///
 /// Sharing is what keeps a parse linear: an answer may be half a long label and half boxes, and a copy for each
 /// box would be as large as the two multiplied.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Default)]
 pub struct Label(
     /// `None`: empty, which needs no allocation.
     Option<Arc<str>>,
@@ -36,6 +39,39 @@ impl Label {
     }
 }
 
+/// As of its text. Shared labels are equal without a look at it: an answer may have one long label in every row.
+impl PartialEq for Label {
+    fn eq(&self, other: &Self) -> bool {
+        self.shares_with(other) || self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Label {}
+
+impl PartialOrd for Label {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Label {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.shares_with(other) { Ordering::Equal } else { self.as_str().cmp(other.as_str()) }
+    }
+}
+
+impl Hash for Label {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl Borrow<str> for Label {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl From<&str> for Label {
     fn from(text: &str) -> Self {
         Self((!text.is_empty()).then(|| text.into()))
@@ -45,6 +81,12 @@ impl From<&str> for Label {
 impl From<String> for Label {
     fn from(text: String) -> Self {
         text.as_str().into()
+    }
+}
+
+impl From<Label> for String {
+    fn from(label: Label) -> Self {
+        label.as_str().into()
     }
 }
 
@@ -80,6 +122,12 @@ impl PartialEq<str> for Label {
     }
 }
 
+impl PartialEq<String> for Label {
+    fn eq(&self, other: &String) -> bool {
+        self.as_str() == other
+    }
+}
+
 impl PartialEq<&str> for Label {
     fn eq(&self, other: &&str) -> bool {
         self.as_str() == *other
@@ -89,6 +137,7 @@ impl PartialEq<&str> for Label {
 /// A shape with its label, and with scores if the parse was given log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Labeled<T> {
     /// What the model calls it; empty where the task has no labels.
     pub label: Label,
@@ -131,8 +180,8 @@ impl Answer {
     ///
     /// For [`AnswerKind::BoxesOrPolygons`] that is no boxes.
     #[must_use]
-    pub fn empty(kind: AnswerKind) -> Self {
-        match kind {
+    pub fn empty(kind: impl Into<AnswerKind>) -> Self {
+        match kind.into() {
             AnswerKind::Text => Self::Text(String::new()),
             AnswerKind::LabeledBoxes
             | AnswerKind::Boxes
@@ -226,6 +275,28 @@ pub enum Instance {
 impl Extend<Instance> for Answer {
     fn extend<I: IntoIterator<Item = Instance>>(&mut self, instances: I) {
         crate::scan::release(instances, self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+
+    /// Held by every caller that sends an answer to another thread.
+    const fn crosses_threads<T: Send + Sync + 'static>() {}
+    const _: () = crosses_threads::<Answer>();
+    const _: () = crosses_threads::<Instance>();
+    const _: () = crosses_threads::<crate::AnswerStream<'static>>();
+
+    #[test]
+    fn a_label_is_its_text() {
+        let (one, other) = (Label::from("car"), Label::from("car"));
+        assert!(!one.shares_with(&other) && one.shares_with(&one.clone()));
+        assert_eq!(one, other);
+        assert_eq!(BTreeSet::from([one.clone()]).get("car"), Some(&other));
+        assert!(Label::default().is_empty() && Label::default().shares_with(&"".into()));
+        assert_eq!(String::from(one), "car");
     }
 }
 

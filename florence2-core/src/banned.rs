@@ -1,8 +1,19 @@
 //! The phrases that phrase grounding leaves out: pronouns, articles, and words such as `image`.
 
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+
 /// Which phrases [`AnswerKind::GroundedPhrases`](crate::AnswerKind::GroundedPhrases) leaves out.
 ///
 /// A phrase is compared after trimming, case and all, and before characters outside of ASCII are dropped.
+///
+/// ```
+/// use florence2_core::BannedPhrases;
+///
+/// let own = ["sky", "ground"].map(String::from).into();
+/// assert!(BannedPhrases::Only(&own).contains("sky"));
+/// assert!(BannedPhrases::Florence2.contains("the image"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum BannedPhrases<'a> {
@@ -12,7 +23,7 @@ pub enum BannedPhrases<'a> {
     /// None: what transformers does where `processor_config.json` has no list.
     None,
     /// A list of one's own (`post_processor_config.phrase_grounding.banned_grounding_tokens`).
-    Only(&'a [&'a str]),
+    Only(&'a BTreeSet<String>),
 }
 
 impl BannedPhrases<'_> {
@@ -22,7 +33,7 @@ impl BannedPhrases<'_> {
         match self {
             Self::Florence2 => BANNED_PHRASES.binary_search(&phrase).is_ok(),
             Self::None => false,
-            Self::Only(phrases) => phrases.contains(&phrase),
+            Self::Only(phrases) => phrases.contains(phrase),
         }
     }
 }
@@ -57,7 +68,8 @@ mod tests {
         for phrase in ["", "The image", "the image.", " it", "i"] {
             assert!(!BannedPhrases::Florence2.contains(phrase), "{phrase}");
         }
-        let own = BannedPhrases::Only(&["sky"]);
+        let sky = BTreeSet::from(["sky".into()]);
+        let own = BannedPhrases::Only(&sky);
         assert!(own.contains("sky") && !own.contains("it"));
     }
 }

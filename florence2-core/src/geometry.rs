@@ -20,7 +20,7 @@ use core::str::FromStr;
 /// # Ok::<(), florence2_core::SizeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ImageSize {
     width: NonZeroU32,
     height: NonZeroU32,
@@ -264,6 +264,39 @@ impl Polygon {
             .map(|pair| column(pair[0])..column(pair[1]))
             .filter(|columns| !columns.is_empty())
             .collect()
+    }
+}
+
+#[cfg(feature = "serde")]
+mod with_serde {
+    use super::ImageSize;
+    use core::fmt;
+    use serde::de::value::MapAccessDeserializer;
+    use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+    /// Only with its names: a derived implementation takes a bare pair, too.
+    impl<'de> Deserialize<'de> for ImageSize {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            #[derive(serde::Deserialize)]
+            struct Named {
+                width: u32,
+                height: u32,
+            }
+            struct OfMap;
+            impl<'de> Visitor<'de> for OfMap {
+                type Value = ImageSize;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a size with its width and its height by name")
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ImageSize, A::Error> {
+                    let Named { width, height } = Named::deserialize(MapAccessDeserializer::new(map))?;
+                    ImageSize::from_width_height(width, height).map_err(Error::custom)
+                }
+            }
+            deserializer.deserialize_struct("ImageSize", &["width", "height"], OfMap)
+        }
     }
 }
 

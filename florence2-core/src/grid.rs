@@ -39,9 +39,11 @@ impl LocGrid {
     ///
     /// # Errors
     ///
-    /// If an extent is not a positive number, or over `u32::MAX`.
+    /// If an extent is not a positive number, over `u32::MAX`, or under 1.2e-35.
     pub fn from_extent(width: f64, height: f64) -> Result<Self, SizeError> {
-        let fits = |extent: f64| extent > 0.0 && extent <= f64::from(u32::MAX);
+        // Below, the step from bin to bin is no `f32` any more.
+        let least = f64::from(f32::MIN_POSITIVE) * f64::from(Loc::COUNT);
+        let fits = |extent: f64| extent >= least && extent <= f64::from(u32::MAX);
         if fits(width) && fits(height) { Ok(Self::over(width, height)) } else { Err(SizeError::OutOfRange) }
     }
 
@@ -260,7 +262,9 @@ mod tests {
 
     #[test]
     fn extents_need_not_be_whole() {
-        for (width, height) in [(0.0, 1.0), (1.0, -1.0), (f64::NAN, 1.0), (1.0, f64::INFINITY), (5e9, 1.0)] {
+        for (width, height) in
+            [(0.0, 1.0), (1.0, -1.0), (f64::NAN, 1.0), (1.0, f64::INFINITY), (5e9, 1.0), (1e-36, 1.0)]
+        {
             assert_eq!(LocGrid::from_extent(width, height), Err(SizeError::OutOfRange));
         }
         let grid = LocGrid::from_extent(640.5, 480.25).expect("an extent");

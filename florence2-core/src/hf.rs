@@ -12,6 +12,9 @@ use crate::task::{AnswerKind, Task};
 /// Coordinates are whole numbers in the transformers dialect, and the `f32` widened as Python prints it in
 /// microsoft's. `"scores"` is there where microsoft's code has it: for labelled boxes that were scored.
 ///
+/// The label of every shape is written out: where one long [`Label`](crate::Label) has many shapes, the JSON is as
+/// large as the two multiplied. Give text from strangers a writer with a limit.
+///
 /// ```
 /// use florence2_core::{Dialect, HfAnswer, ImageSize, ParseOptions, Task, parse};
 ///

@@ -29,10 +29,11 @@
 //!
 //! # Crate features
 //!
-//! - `serde`: `Serialize` and `Deserialize` for the public types, and [`HfAnswer`], the references' dictionary.
+//! - `serde`: `Serialize` and `Deserialize` for answers and all that is in them, [`Task`], [`AnswerKind`], [`Dialect`],
+//!   [`ImageSize`] and [`Symptom`]; and `HfAnswer`, the references' dictionary.
 //! - `dev`: what this project's own tests share (needs `std`); no stability is promised.
 //!
-//! The crate is `no_std` with `alloc`, and has no unsafe code.
+//! The crate is `no_std` with `alloc`, on targets whose pointers are atomic (labels are shared), and has no unsafe code.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -72,7 +73,7 @@ pub use prompt::{Prompt, PromptError, Region, RegionError, TaskInput};
 pub use stream::AnswerStream;
 pub use symptoms::{Symptom, symptoms};
 pub use target::{TargetError, target_text};
-pub use task::{AnswerKind, InputKind, Task, UnknownTask};
+pub use task::{AnswerKind, InputKind, Task, UnknownKind, UnknownTask};
 pub use token::{
     AddedToken, LayoutError, Loc, NotALoc, NotAnAddedToken, Segment, SpecialToken, TokenLayout, segments,
 };

@@ -78,9 +78,8 @@ impl<'a> ParseOptions<'a> {
 /// special tokens kept; `size` is the original picture's, in whose pixels the result is.
 ///
 /// Every text has an answer: where it holds nothing that the references would find, it is empty. Time and memory
-/// grow in proportion to the text, whatever the text. Two things that make the references raise an error do not
-/// here: a location that `i64` cannot hold is carried on like any other large one, held at `u64::MAX` where it is
-/// over that.
+/// grow in proportion to the text, whatever the text. A location that `i64` cannot hold, over which the references
+/// raise an error, is carried on like any other large one, held at `u64::MAX` where it is over that.
 ///
 /// ```
 /// use florence2_core::{Answer, ImageSize, ParseOptions, Task, parse};
@@ -111,9 +110,10 @@ pub fn parse(
 
 /// Reads an answer that comes as the texts of its tokens, each with its log-probability, and scores it.
 ///
-/// The score of a shape is `exp` of the mean log-probability of its location tokens, as microsoft's code gives it
-/// for `<OD>` and `<DENSE_REGION_CAPTION>`; here every kind of shape has one, and every label too. A piece counts
-/// if any of its characters belongs to the shape or the label, and once for each. Pieces need not be tokens.
+/// The score of a shape is `exp` of the mean log-probability of its location tokens. That is the rule of microsoft's
+/// code for `<OD>` and `<DENSE_REGION_CAPTION>`; here every kind of shape has one, and every label too. A piece counts
+/// if any of its characters belongs to the shape or the label, and once for each. Pieces need not be tokens. A
+/// log-probability is at most 0, and may be infinite: one over 0 counts as 0, and what is no number as -∞.
 ///
 /// Unlike microsoft's, scores stay right after a chunk that is passed over: there, the offset of a chunk in the
 /// answer is lost when text stands between two chunks, or a wrapper is removed in front of one.

@@ -154,7 +154,7 @@ impl Prompt {
                 if strip(text).is_empty() {
                     return Err(PromptError::NeedsRegion(task));
                 }
-                let _: Region = text.parse().map_err(|source| PromptError::BadRegion { task, source })?;
+                let _: Region = text.parse().map_err(|reason| PromptError::BadRegion { task, reason })?;
                 text.to_owned()
             }
         };
@@ -314,12 +314,12 @@ pub enum PromptError {
     #[error("{0} takes a text, not a region of the image")]
     TakesNoRegion(Task),
     /// The task's input is not a region.
-    #[error("{task}: {source}")]
+    #[error("{task}: {reason}")]
     BadRegion {
         /// The task.
         task: Task,
         /// What is wrong with the region.
-        source: RegionError,
+        reason: RegionError,
     },
     /// The input holds a task marker, which the references would expand.
     #[error("the input of {task} holds the marker {marker}: ask one task at a time")]

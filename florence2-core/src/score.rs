@@ -12,7 +12,9 @@ impl Tag {
     /// Text without log-probabilities.
     pub(crate) const NONE: Self = Self { piece: 0, log_prob: 0.0 };
 
+    /// What is no log-probability is held at the nearest one, so that a score lies within 0 and 1.
     pub(crate) fn new(piece: u32, log_prob: f32) -> Self {
+        let log_prob = if log_prob.is_nan() { f32::NEG_INFINITY } else { log_prob.min(0.0) };
         Self { piece, log_prob }
     }
 }

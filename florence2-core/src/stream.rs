@@ -26,6 +26,7 @@ use crate::task::AnswerKind;
 /// // The box is complete, though it may not be the car's last.
 /// assert_eq!(stream.push("><loc_4>").len(), 1);
 /// assert_eq!(stream.push("<loc_5>").len(), 0);
+/// // Joined, they are the answer: `Answer::empty(stream.kind())` before the end, extended with each.
 /// assert_eq!(stream.finish().len(), 0);
 /// # Ok::<(), florence2_core::SizeError>(())
 /// ```
@@ -51,12 +52,14 @@ impl<'a> AnswerStream<'a> {
     }
 
     /// More of the answer; gives what is now certain, in order.
+    #[must_use = "instances are given once"]
     pub fn push(&mut self, text: &str) -> Vec<Instance> {
         self.push_tagged(text, Tag::NONE)
     }
 
     /// The text of one more token with its log-probability, for scores as [`parse_scored`](crate::parse_scored)
     /// gives them.
+    #[must_use = "instances are given once"]
     pub fn push_scored(&mut self, text: &str, log_prob: f32) -> Vec<Instance> {
         self.pieces = self.pieces.saturating_add(1);
         self.push_tagged(text, Tag::new(self.pieces, log_prob))
@@ -69,7 +72,7 @@ impl<'a> AnswerStream<'a> {
     }
 
     /// The end of the answer; gives what was undecided until now.
-    #[must_use]
+    #[must_use = "instances are given once"]
     pub fn finish(mut self) -> Vec<Instance> {
         let mut certain = Vec::new();
         self.engine.finish(&self.cx, &mut certain);

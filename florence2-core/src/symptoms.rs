@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::chars::{is_space, strip};
+use crate::parse::ParseOptions;
 use crate::task::{AnswerKind, Task};
 
 /// Something in an answer that a user should hear of. [`Display`](fmt::Display) says what to do about it.
@@ -31,7 +32,7 @@ impl Symptom {
                  it stands for"
             }
             Self::SpacedLocations => {
-                "white space stands between the location tokens, so that no shape is found; decode without spaces \
+                "white space stands between location tokens, so that a shape is not found; decode without spaces \
                  between special tokens, or parse with spaced locations"
             }
             Self::UnreadableLocations => {
@@ -55,19 +56,21 @@ impl fmt::Display for Symptom {
     }
 }
 
-/// What looks wrong in an answer of that kind, in the order of [`Symptom`]; usually nothing.
+/// What looks wrong in an answer that is parsed as that kind with these options, in the order of [`Symptom`]; usually nothing.
 ///
 /// ```
-/// use florence2_core::{Symptom, Task, symptoms};
+/// use florence2_core::{ParseOptions, Symptom, Task, symptoms};
 ///
 /// let spaced = "</s><s>mug <loc_295> <loc_325> <loc_781> <loc_746> </s>";
-/// assert_eq!(symptoms(Task::ObjectDetection, spaced), [Symptom::SpacedLocations]);
+/// let options = ParseOptions::default();
+/// assert_eq!(symptoms(Task::ObjectDetection, spaced, &options), [Symptom::SpacedLocations]);
+/// assert_eq!(symptoms(Task::ObjectDetection, spaced, &options.spaced_locations(true)), []);
 /// ```
 ///
 /// Whether an answer was cut shows only if its special tokens were kept: in text that begins with `<s>` or
 /// `</s>`.
 #[must_use]
-pub fn symptoms(kind: impl Into<AnswerKind>, text: &str) -> Vec<Symptom> {
+pub fn symptoms(kind: impl Into<AnswerKind>, text: &str, options: &ParseOptions<'_>) -> Vec<Symptom> {
     let kind = kind.into();
     let mut found = Vec::new();
     let inner = inner(text);
@@ -75,7 +78,7 @@ pub fn symptoms(kind: impl Into<AnswerKind>, text: &str) -> Vec<Symptom> {
         found.push(Symptom::EchoedMarker);
     }
     if kind.has_locations() {
-        if has_spaced_locations(inner) {
+        if !options.spaced_locations && has_spaced_locations(inner) {
             found.push(Symptom::SpacedLocations);
         }
         if has_unreadable_locations(inner) {
@@ -119,18 +122,16 @@ fn ends(text: &str) -> bool {
     rest.ends_with("</s>") && rest != "</s>"
 }
 
-/// Whether the text begins with a whole marker, or with what BPE makes of its beginning: `R_WITH_REGION<poly>`.
+/// Whether the text begins with a whole marker, or with what a tokenizer leaves of one: `R_WITH_REGION<poly>`.
+///
+/// The underscore tells such a piece from a word in capitals that stands in the picture.
 fn echoes_marker(inner: &str) -> bool {
-    let word = inner.trim_start_matches('<');
-    let end = word.find(|c: char| !(c.is_ascii_uppercase() || c == '_')).unwrap_or(word.len());
-    let (word, after) = word.split_at(end);
-    // A piece of a marker: long enough not to be a word in capitals, and with what capitals in a text do not have.
-    let marked = inner.starts_with('<') || word.contains('_') || after.starts_with('<');
-    word.len() >= 4
-        && marked
-        && Task::ALL
-            .iter()
-            .any(|task| task.name().ends_with(word) && (word.contains('_') || task.name() == word))
+    let end = inner.find(|c: char| !(c.is_ascii_uppercase() || c == '_')).unwrap_or(inner.len());
+    let piece = &inner[..end];
+    let is_piece = piece.len() >= 4 && piece.contains('_');
+    Task::ALL
+        .iter()
+        .any(|task| inner.starts_with(task.marker()) || (is_piece && task.name().ends_with(piece)))
 }
 
 fn has_spaced_locations(inner: &str) -> bool {
@@ -173,21 +174,30 @@ mod tests {
             (Task::Caption, "</s><s>A CAR_PARK < here </s>"),
             (Task::Ocr, "</s><s>CAPTION</s>"),
             (Task::Ocr, "</s><s>OCR</s>"),
+            (Task::OcrWithRegion, "CAPTION<loc_1><loc_2><loc_3><loc_4><loc_1><loc_2><loc_3><loc_4>"),
+            (Task::ObjectDetection, "</s><s><od>car</od><loc_1><loc_2><loc_3><loc_4></s>"),
             (Task::OcrWithRegion, "</s><s>STOP<loc_1><loc_2><loc_3><loc_4><loc_1><loc_2><loc_3><loc_4></s>"),
             (Task::ObjectDetection, ""),
             (Task::Caption, "<loc 1 2>"),
         ] {
-            assert_eq!(symptoms(task, text), [], "{text}");
+            assert_eq!(symptoms(task, text, &ParseOptions::default()), [], "{text}");
         }
     }
 
     /// Complaint b025: an answer that begins with a piece of the marker came out empty.
     #[test]
     fn an_echoed_marker_is_told() {
-        for text in
-            ["</s><s>R_WITH_REGION<poly><loc_0><loc_999></s>", "<OCR_WITH_REGION>x", "</s><s><CAPTION></s>"]
-        {
-            assert_eq!(symptoms(Task::OcrWithRegion, text), [Symptom::EchoedMarker], "{text}");
+        for text in [
+            "</s><s>R_WITH_REGION<poly><loc_0><loc_999></s>",
+            "<OCR_WITH_REGION>x",
+            "</s><s><CAPTION></s>",
+            "</s><s><OD>car</s>",
+        ] {
+            assert_eq!(
+                symptoms(Task::OcrWithRegion, text, &ParseOptions::default()),
+                [Symptom::EchoedMarker],
+                "{text}"
+            );
         }
     }
 
@@ -195,23 +205,34 @@ mod tests {
     #[test]
     fn what_only_looks_like_a_location_is_told() {
         for text in ["</s><s>Blue Jay <loc 753 557 1237 875></s>", "dog<loc_-1><loc_2>", "dog<loc_1.5>"] {
-            assert_eq!(symptoms(Task::ObjectDetection, text), [Symptom::UnreadableLocations], "{text}");
+            assert_eq!(
+                symptoms(Task::ObjectDetection, text, &ParseOptions::default()),
+                [Symptom::UnreadableLocations],
+                "{text}"
+            );
         }
-        assert_eq!(symptoms(Task::ObjectDetection, "the <location> of it"), []);
+        assert_eq!(symptoms(Task::ObjectDetection, "the <location> of it", &ParseOptions::default()), []);
     }
 
     /// Complaint b041: nothing but `<s>`.
     #[test]
     fn an_answer_of_start_tokens_only_is_told() {
-        assert_eq!(symptoms(Task::Caption, "<s><s><s><s><s><s><s><s>"), [Symptom::Degenerate]);
+        assert_eq!(
+            symptoms(Task::Caption, "<s><s><s><s><s><s><s><s>", &ParseOptions::default()),
+            [Symptom::Degenerate]
+        );
     }
 
     /// Complaint b075: an answer that was cut.
     #[test]
     fn an_answer_that_was_cut_is_told() {
         for text in ["</s><s>dog<loc_10><loc_20><loc_30><loc_40", "</s><s>A green", "</s>"] {
-            assert_eq!(symptoms(Task::ObjectDetection, text), [Symptom::Truncated], "{text}");
+            assert_eq!(
+                symptoms(Task::ObjectDetection, text, &ParseOptions::default()),
+                [Symptom::Truncated],
+                "{text}"
+            );
         }
-        assert_eq!(symptoms(Task::OcrWithRegion, "</s><s><s><s></s>"), []);
+        assert_eq!(symptoms(Task::OcrWithRegion, "</s><s><s><s></s>", &ParseOptions::default()), []);
     }
 }

@@ -15,7 +15,7 @@ use crate::token::Loc;
 ///
 /// Neighbouring boxes with the same label share it, as in the model's own answers. Coordinates outside of the
 /// picture go to its edge. [`AnswerKind::BoxesOrPolygons`] without any polygon is the empty text, which is read as
-/// no boxes.
+/// no boxes. Banned phrases are written like others; reading leaves them out.
 ///
 /// ```
 /// use florence2_core::{Answer, AnswerKind, BoundingBox, ImageSize, Labeled, target_text};
@@ -31,11 +31,12 @@ use crate::token::Loc;
 ///
 /// If the answer is not of that kind, or a label cannot be written: it would be read as something else.
 pub fn target_text(
-    kind: AnswerKind,
+    kind: impl Into<AnswerKind>,
     answer: &Answer,
     size: impl Into<LocGrid>,
 ) -> Result<String, TargetError> {
-    let grid = size.into();
+    let (kind, grid) = (kind.into(), size.into());
+    check_numbers(answer)?;
     let mut writer = Writer::default();
     match (kind, answer) {
         (AnswerKind::Text, Answer::Text(text)) => {
@@ -96,6 +97,20 @@ pub fn target_text(
         _ => return Err(TargetError::Kind(kind)),
     }
     Ok(writer.text)
+}
+
+fn check_numbers(answer: &Answer) -> Result<(), TargetError> {
+    let finite = |v: &f32| v.is_finite();
+    let all_finite = match answer {
+        Answer::Text(_) => true,
+        Answer::Boxes(rows) => rows.iter().all(|row| row.shape.to_array().iter().all(finite)),
+        Answer::Quads(rows) => rows.iter().all(|row| row.shape.to_array().iter().all(finite)),
+        Answer::Polygons(rows) => {
+            let mut points = rows.iter().flat_map(|row| &row.shape).flat_map(|outline| &outline.0);
+            points.all(|point| finite(&point.x) && finite(&point.y))
+        }
+    };
+    if all_finite { Ok(()) } else { Err(TargetError::NotANumber) }
 }
 
 #[derive(Default)]
@@ -172,6 +187,9 @@ pub enum TargetError {
         "the line {0:?} would not be read back: it must not be empty, begin or end with white space, or hold a newline or '<'"
     )]
     Line(Label),
+    /// A coordinate is infinite or not a number.
+    #[error("a coordinate is not a number")]
+    NotANumber,
     /// A thing without outlines, or an outline without points.
     #[error("a segmented thing needs at least one outline, and each outline at least one point")]
     Outline,

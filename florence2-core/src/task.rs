@@ -240,6 +240,31 @@ impl AnswerKind {
     }
 }
 
+/// The names of [`AnswerKind::name`].
+impl FromStr for AnswerKind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or(UnknownKind)
+    }
+}
+
+/// A text that names no kind of answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownKind;
+
+impl fmt::Display for UnknownKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a kind of answer; they are:")?;
+        AnswerKind::ALL
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, kind)| write!(f, "{} {kind}", if at == 0 { "" } else { "," }))
+    }
+}
+
+impl core::error::Error for UnknownKind {}
+
 impl fmt::Display for AnswerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

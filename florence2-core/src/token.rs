@@ -22,7 +22,7 @@ impl Loc {
         if bin < Self::COUNT { Some(Self(bin)) } else { None }
     }
 
-    /// For a value that is known to lie under [`Loc::COUNT`].
+    /// The nearest one.
     pub(crate) const fn clamped(bin: u16) -> Self {
         Self(if bin < Self::COUNT { bin } else { Self::COUNT - 1 })
     }
@@ -122,7 +122,7 @@ impl AddedToken {
         self.0.checked_sub(NAMES_BEFORE_LOCS).and_then(Loc::new)
     }
 
-    /// Longest first where one would be the beginning of another; none of them is.
+    /// The one that the text begins with, and its length in bytes. None is the beginning of another.
     fn at_start_of(text: &str) -> Option<(Self, usize)> {
         let end = text.bytes().take(32).position(|b| b == b'>')? + 1;
         Some((text[..end].parse().ok()?, end))
@@ -232,13 +232,15 @@ impl TokenLayout {
     ///
     /// # Errors
     ///
-    /// If one is missing (a stock BART tokenizer has no `<loc_0>`), or the added tokens do not stand in a row.
+    /// If one is missing (a stock BART tokenizer has no `<loc_0>`), or the added tokens do not stand in a row. A
+    /// token is missing, too, if its id is that of `<unk>`, which some tokenizers give for what they do not know.
     pub fn find(mut id: impl FnMut(&str) -> Option<u32>) -> Result<Self, LayoutError> {
+        let unknown = id(SpecialToken::Unk.text());
         let mut known = |token: &dyn fmt::Display| {
             let text = alloc::format!("{token}");
             match id(&text) {
-                Some(id) => Ok(id),
-                None => Err(LayoutError::Missing(text)),
+                Some(id) if text == SpecialToken::Unk.text() || Some(id) != unknown => Ok(id),
+                _ => Err(LayoutError::Missing(text)),
             }
         };
         let [bos, pad, eos, unk, mask] = {
@@ -305,7 +307,7 @@ impl TokenLayout {
     /// The ids of a sentence as the encoder takes it: `<s>`, the sentence, `</s>`, each end exactly once.
     ///
     /// `bpe` gives the ids of a stretch of plain text and appends them; it never sees a special or an added
-    /// token. A sentence that is wrapped in `<s>` and `</s>` already is not wrapped again.
+    /// token. A sentence that begins with `<s>` or ends with `</s>` already gets no second one.
     ///
     /// ```
     /// use florence2_core::TokenLayout;
@@ -318,8 +320,7 @@ impl TokenLayout {
     /// ```
     #[must_use]
     pub fn encode(&self, sentence: &str, mut bpe: impl FnMut(&str, &mut Vec<u32>)) -> Vec<u32> {
-        let inner = sentence.strip_prefix("<s>").unwrap_or(sentence);
-        let inner = inner.strip_suffix("</s>").unwrap_or(inner);
+        let inner = sentence.trim_start_matches("<s>").trim_end_matches("</s>");
         let mut ids = alloc::vec![self.bos];
         for segment in segments(inner) {
             match segment {
@@ -369,7 +370,7 @@ pub enum Segment<'a> {
     Added(AddedToken),
 }
 
-/// Cuts a text at its special and added tokens.
+/// Cuts a text at its special and added tokens. `<mask>` takes the white space in front of it along, as in BART.
 ///
 /// ```
 /// use florence2_core::{Segment, segments};
@@ -390,7 +391,10 @@ pub fn segments(text: &str) -> impl Iterator<Item = Segment<'_>> {
                 from = at + 1;
                 continue;
             };
-            let before = &rest[..at];
+            let before = match token {
+                Segment::Special(SpecialToken::Mask) => rest[..at].trim_end(),
+                _ => &rest[..at],
+            };
             rest = &rest[at + len..];
             if before.is_empty() {
                 return Some(token);
@@ -536,6 +540,19 @@ mod tests {
         assert_eq!(bins, [Some(123), Some(234), Some(345), Some(456)]);
         assert_eq!(parts[5], Segment::Text("?"));
         assert_eq!(parts.len(), 6);
+    }
+
+    #[test]
+    fn a_tokenizer_that_answers_unk_lacks_the_token() {
+        let stock =
+            |text: &str| Some(SpecialToken::ALL.iter().position(|t| t.text() == text).unwrap_or(3) as u32);
+        assert_eq!(TokenLayout::find(stock), Err(LayoutError::Missing("<od>".into())));
+    }
+
+    #[test]
+    fn a_mask_takes_the_space_in_front_of_it() {
+        let parts: Vec<_> = segments("x <mask> y").collect();
+        assert_eq!(parts, [Segment::Text("x"), Segment::Special(SpecialToken::Mask), Segment::Text(" y")]);
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn b019_every_box_of_a_label_is_found() {
 fn b025_an_echoed_marker_is_told_where_the_answer_comes_out_empty() {
     let text = "</s><s>R_WITH_REGION<poly><loc_0><loc_999></s>";
     assert!(read(Task::OcrWithRegion, text, size(640, 480)).is_empty());
-    assert_eq!(symptoms(Task::OcrWithRegion, text), [Symptom::EchoedMarker]);
+    assert_eq!(symptoms(Task::OcrWithRegion, text, &ParseOptions::default()), [Symptom::EchoedMarker]);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn b040_a_missing_start_token_is_named() {
 fn b075_a_tail_that_was_cut_is_dropped_and_told() {
     let text = "</s><s>dog<loc_1><loc_2><loc_3><loc_4>cat<loc_5><loc_6";
     assert_eq!(boxes(Task::ObjectDetection, text).len(), 1);
-    assert_eq!(symptoms(Task::ObjectDetection, text), [Symptom::Truncated]);
+    assert_eq!(symptoms(Task::ObjectDetection, text, &ParseOptions::default()), [Symptom::Truncated]);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn b078_white_space_between_locations_can_be_passed_over() {
     let text = "</s><s><s><s>mug <loc_295> <loc_325> <loc_781> <loc_746> </s>";
     let options = ParseOptions::default();
     assert!(parse(Task::ObjectDetection, text, size(640, 480), &options).is_empty(), "as in the references");
-    assert_eq!(symptoms(Task::ObjectDetection, text), [Symptom::SpacedLocations]);
+    assert_eq!(symptoms(Task::ObjectDetection, text, &ParseOptions::default()), [Symptom::SpacedLocations]);
     let answer = parse(Task::ObjectDetection, text, size(640, 480), &options.spaced_locations(true));
     let mug = &answer.as_boxes().unwrap()[0];
     assert_eq!(mug.label, "mug");

@@ -181,7 +181,58 @@ fn known_answers_keep_every_law() {
     }
 }
 
-/// Long enough that a parser which takes the square of the time would be noticed, or one that recurses.
+/// Texts on which one step of one machine decides, for every kind of answer, cut everywhere.
+#[test]
+fn texts_on_the_edge_keep_every_law() {
+    for text in [
+        // A location that leads a chunk hides the label from transformers only.
+        "<loc_1><sep><loc_2><loc_3>",
+        "<loc_1><sep><sep><sep>",
+        "<sep><loc_1><loc_2><loc_3>",
+        "<loc_1></poly><poly><loc_2><loc_3></poly>",
+        // The marker that turns boxes into polygons, in pieces and beside what only looks like it.
+        "<<poly>a<loc_1><loc_2><loc_3><loc_4></poly>",
+        "<p<poly>a<loc_1><loc_2><loc_3><loc_4>",
+        "a<loc_1><loc_2><loc_3><loc_4><po<s>ly>",
+        "a<po<s>ly><loc_1><loc_2><loc_3><loc_4>",
+        // Both markers, in either order, nested and left open.
+        "a</poly><loc_1><loc_2><loc_3><poly><loc_4><loc_5></poly>",
+        "a<poly><loc_1><loc_2><poly><loc_3><loc_4></poly><loc_5></poly>",
+        "a<loc_1><loc_2><sep><poly><loc_3><loc_4></poly><loc_5><loc_6>",
+        "a<poly><loc_1></poly>",
+        "a<poly><loc_1></poly><sep>",
+        "a<poly><loc_1><loc_2></poly><poly><loc_3><loc_4>",
+        "a<loc_1><loc_2><poly><loc_3><loc_4><sep><loc_5>",
+        // The left-over of a location, which microsoft takes off a polygon's label, once.
+        "<loc_1>loc_2>a<poly><loc_1><loc_2></poly>",
+        "loc_1>loc_2>a<poly><loc_1><loc_2></poly>",
+        "loc_>a<poly><loc_1><loc_2></poly>",
+        "loc_1>\n a<poly><loc_1><loc_2></poly>",
+        // Newlines at the ends of labels.
+        "\n \n a<loc_1><loc_2><loc_3><loc_4>\n",
+        "a\n<loc_1><loc_2><loc_3><loc_4>b<loc_1><loc_2><loc_3><loc_4>",
+        "\u{1c}\na<loc_1><loc_2><loc_3><loc_4>",
+        // Wrappers that are only there once others are gone, and tokens that are.
+        "<<s>/s>a<loc_<s>1><loc_2><lo</s>c_3><loc_4<pad>>",
+        "<<pad>s>a<loc_1><loc_2><loc_3><loc_4>",
+        "<s<s>>a<loc_1><loc_2><loc_3><loc_4><pa<s>d>",
+        // Seven, eight, nine, sixteen locations after a text.
+        "a<loc_1><loc_2><loc_3><loc_4><loc_5><loc_6><loc_7>b<loc_8>",
+        "<loc_1><loc_2><loc_3><loc_4><loc_5><loc_6><loc_7><loc_8><loc_9>",
+        "a\n<loc_1><loc_2><loc_3><loc_4><loc_5><loc_6><loc_7><loc_8>",
+    ] {
+        for dialect in laws::DIALECTS {
+            for kind in AnswerKind::ALL {
+                let mut case = Case::from_bytes(&Case::bytes_of(kind, dialect, text));
+                case.cuts = text.char_indices().map(|(at, _)| at).skip(1).collect();
+                check_all(&case);
+            }
+        }
+    }
+}
+
+/// Read through at a length at which one that recurses would overflow its stack; `cargo bench` shows that the time is
+/// in proportion.
 #[test]
 fn hostile_families_are_read_through() {
     for (name, family) in hostile::FAMILIES {

@@ -294,12 +294,19 @@ fn segments_lose_nothing(text: &str) {
             Segment::Added(token) => token.to_string(),
         })
         .collect();
-    assert_eq!(joined, text);
+    assert_eq!(joined, without_space_before_masks(text));
     let ids = TokenLayout::FLORENCE2.encode(text, |text, ids| {
         assert!(!text.is_empty());
         ids.push(7);
     });
     assert_eq!((ids.first(), ids.last()), (Some(&0), Some(&2)), "{text:?}");
+}
+
+/// `<mask>` takes the white space in front of it along.
+fn without_space_before_masks(text: &str) -> String {
+    let mut stretches: Vec<&str> = text.split("<mask>").collect();
+    let last = stretches.pop().unwrap_or_default();
+    stretches.iter().flat_map(|before| [before.trim_end(), "<mask>"]).chain([last]).collect()
 }
 
 fn strip(text: &str) -> &str {
@@ -309,7 +316,7 @@ fn strip(text: &str) -> &str {
 /// Any text may be asked about its symptoms, which come in order and once each.
 pub fn symptoms_are_total(text: &str) {
     for kind in AnswerKind::ALL {
-        let found = symptoms(kind, text);
+        let found = symptoms(kind, text, &ParseOptions::default());
         assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "{kind}: {found:?}\n{text:?}");
         assert!(found.iter().all(|symptom| !symptom.to_string().is_empty()));
     }

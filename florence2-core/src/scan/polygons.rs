@@ -177,10 +177,6 @@ impl Chunk {
     fn poly_start(&mut self) {
         self.break_outline();
         self.seen_start = true;
-        if self.seen_end && self.open_at.is_none() {
-            // Both have been seen: what stood before is no instance.
-            self.forget();
-        }
         self.open_at = self.open_at.or(Some(self.outlines.len()));
     }
 
