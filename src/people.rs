@@ -6,8 +6,8 @@ use crate::{Answer, Label, Labeled, Point, Polygon};
 
 /// Writes an answer: a text as it is, else a line for each instance: its label, a tab, its coordinates in pixels.
 ///
-/// Control characters are written as escapes, so that an answer cannot drive the terminal; a text keeps its
-/// newlines and tabs.
+/// Control characters, and those that turn the direction of text, are written as escapes, so that an answer cannot
+/// drive the terminal; a text keeps its newlines and tabs.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ fn write_label(out: &mut impl Write, label: &Label) -> io::Result<()> {
 
 fn write_plain(out: &mut impl Write, text: &str, keep: impl Fn(char) -> bool) -> io::Result<()> {
     let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c.is_control() && !keep(c)) {
+    while let Some(at) = rest.find(|c: char| drives_terminal(c) && !keep(c)) {
         let (plain, from) = rest.split_at(at);
         let mut after = from.chars();
         let control = after.next().map_or_else(String::new, |c| c.escape_default().to_string());
@@ -58,6 +58,12 @@ fn write_plain(out: &mut impl Write, text: &str, keep: impl Fn(char) -> bool) ->
         rest = after.as_str();
     }
     write!(out, "{rest}")
+}
+
+/// Controls, line separators, and the marks and overrides of direction.
+fn drives_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn write_points(out: &mut impl Write, points: &[Point]) -> io::Result<()> {

@@ -4,10 +4,9 @@
 //! not need may be absent, and keys that are not known are ignored, so that a dataset's own records can be piped
 //! through as they are.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::{
@@ -35,7 +34,7 @@ impl TaskName {
             let trimmed = text.trim();
             let name = trimmed.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
             let is_marker =
-                name.is_some_and(|name| !name.is_empty() && !name.contains(['<', '>', ' ', '\n']));
+                name.is_some_and(|name| !name.trim().is_empty() && !name.contains(['<', '>', '\n']));
             if is_marker { Ok(Self::Other(trimmed.to_owned())) } else { Err(error) }
         })
     }
@@ -60,18 +59,10 @@ impl TaskName {
 }
 
 /// The extent of a picture as a record gives it: `[640, 480]`, `"640x480"` or `{"width": 640, "height": 480}`.
+///
+/// It need not be in whole pixels: the references take other sizes, too.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Extent {
-    /// Whole pixels.
-    Pixels(ImageSize),
-    /// Not whole pixels, which the references take too.
-    Fractional {
-        /// From left to right.
-        width: f64,
-        /// From top to bottom.
-        height: f64,
-    },
-}
+pub struct Extent(LocGrid);
 
 impl Extent {
     /// Reads one of the three forms.
@@ -81,36 +72,35 @@ impl Extent {
     /// If it is none of them, or not a size that a picture can have.
     pub fn read(value: &Value) -> Result<Self, RecordError> {
         let pair = match value {
-            Value::String(text) => return text.parse().map(Self::Pixels).map_err(RecordError::Size),
+            Value::String(text) => {
+                return text.parse::<ImageSize>().map(Self::from).map_err(RecordError::Size);
+            }
             Value::Array(pair) => pair.first().zip(pair.get(1)).filter(|_| pair.len() == 2),
             Value::Object(map) => map.get("width").zip(map.get("height")),
             _ => None,
         };
-        let (width, height) = pair.ok_or(RecordError::SizeForm)?;
-        if let (Some(width), Some(height)) = (width.as_u64(), height.as_u64()) {
-            let fits = |v: u64| u32::try_from(v).map_err(|_| RecordError::Size(SizeError::OutOfRange));
-            return ImageSize::from_width_height(fits(width)?, fits(height)?)
-                .map(Self::Pixels)
-                .map_err(RecordError::Size);
+        let numbers = pair.and_then(|(width, height)| width.as_f64().zip(height.as_f64()));
+        let (width, height) = numbers.ok_or(RecordError::SizeForm)?;
+        if width == 0.0 || height == 0.0 {
+            return Err(RecordError::Size(SizeError::Zero));
         }
-        let (width, height) = width.as_f64().zip(height.as_f64()).ok_or(RecordError::SizeForm)?;
-        LocGrid::from_extent(width, height).map_err(RecordError::Size)?;
-        Ok(Self::Fractional { width, height })
+        LocGrid::from_extent(width, height).map(Self).map_err(RecordError::Size)
+    }
+}
+
+impl From<ImageSize> for Extent {
+    fn from(size: ImageSize) -> Self {
+        Self(size.into())
     }
 }
 
 impl From<Extent> for LocGrid {
     fn from(extent: Extent) -> Self {
-        match extent {
-            Extent::Pixels(size) => size.into(),
-            // Checked when it was read; a hand-made one that is no extent lies over a single pixel.
-            Extent::Fractional { width, height } => {
-                Self::from_extent(width, height).unwrap_or_else(|_| ONE_PIXEL.into())
-            }
-        }
+        extent.0
     }
 }
 
+/// `{"width": 640, "height": 480}`, whole numbers without a point.
 impl Serialize for Extent {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -118,9 +108,12 @@ impl Serialize for Extent {
             width: T,
             height: T,
         }
-        match *self {
-            Self::Pixels(size) => Fields { width: size.width(), height: size.height() }.serialize(serializer),
-            Self::Fractional { width, height } => Fields { width, height }.serialize(serializer),
+        let (width, height) = (self.0.width(), self.0.height());
+        // No extent is over `u32::MAX`.
+        if width.fract() == 0.0 && height.fract() == 0.0 {
+            Fields { width: width as u32, height: height as u32 }.serialize(serializer)
+        } else {
+            Fields { width, height }.serialize(serializer)
         }
     }
 }
@@ -145,23 +138,42 @@ pub struct Defaults<'a> {
 
 /// A request to read an answer.
 #[derive(Deserialize)]
-struct RawRequest<'a> {
-    id: Option<Value>,
-    #[serde(borrow)]
-    task: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    pieces: Option<Vec<(Cow<'a, str>, f32)>>,
+#[serde(expecting = "a JSON object")]
+struct RawRequest {
+    id: Option<Box<RawValue>>,
+    task: Option<String>,
+    text: Option<String>,
+    /// A log-probability that is `null` is -∞, which JSON cannot say.
+    pieces: Option<Vec<(String, Option<f32>)>>,
     image_size: Option<Value>,
+}
+
+/// Reads a JSON object; a derived implementation takes a bare list of the values, too.
+fn object<'a, T: Deserialize<'a>>(line: &'a str) -> Result<T, RecordError> {
+    if line.trim_start().starts_with('{') {
+        Ok(serde_json::from_str(line)?)
+    } else {
+        Err(RecordError::NotAnObject)
+    }
+}
+
+/// The `"id"` of a request, also of one that cannot be met.
+#[must_use]
+pub fn id_of(line: &str) -> Option<Box<RawValue>> {
+    #[derive(Deserialize)]
+    struct OnlyId {
+        id: Option<Box<RawValue>>,
+    }
+    object::<OnlyId>(line).ok()?.id
 }
 
 /// An answer that was read, with all that it took: what `--format json` writes.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct AnswerRecord {
-    /// The request's own `"id"`, handed through.
+    /// The request's own `"id"`, handed through letter for letter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<Value>,
+    pub id: Option<Box<RawValue>>,
     /// The task's marker.
     #[serde(serialize_with = "marker")]
     pub task: TaskName,
@@ -214,7 +226,7 @@ impl AnswerRecord {
             None => ONE_PIXEL.into(),
         };
         let answer = read(kind, grid, &defaults.options);
-        let symptoms = symptoms(kind, text);
+        let symptoms = symptoms(kind, text, &defaults.options);
         Ok(Self { id: None, task, kind, dialect: defaults.options.dialect, image_size, answer, symptoms })
     }
 
@@ -235,14 +247,14 @@ impl AnswerRecord {
     ///
     /// If it is not such an object, or its task or size is no good.
     pub fn from_json(line: &str, defaults: &Defaults<'_>) -> Result<Self, RecordError> {
-        let raw: RawRequest<'_> = serde_json::from_str(line)?;
+        let raw: RawRequest = object(line)?;
         let task = match (&raw.task, &defaults.task) {
             (Some(task), _) => TaskName::read(task)?,
             (None, Some(task)) => task.clone(),
             (None, None) => return Err(RecordError::Missing("task")),
         };
         let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(AnswerKind::Text));
-        let image_size = match raw.image_size.filter(|value| !value.is_null()) {
+        let image_size = match raw.image_size {
             Some(value) => match Extent::read(&value) {
                 Ok(extent) => Some(extent),
                 // A text has no places, so that its size does not matter.
@@ -254,7 +266,8 @@ impl AnswerRecord {
         let mut record = match (raw.text, raw.pieces) {
             (Some(text), None) => Self::read(task, &text, image_size, defaults)?,
             (None, Some(pieces)) => {
-                let text: String = pieces.iter().map(|(text, _)| text.as_ref()).collect();
+                let pieces = log_probs(pieces)?;
+                let text: String = pieces.iter().map(|(text, _)| text.as_str()).collect();
                 Self::read_with(task, image_size, defaults, &text, |kind, grid, options| {
                     parse_scored(kind, &pieces, grid, options)
                 })?
@@ -273,27 +286,34 @@ impl AnswerRecord {
     }
 }
 
+fn log_probs(pieces: Vec<(String, Option<f32>)>) -> Result<Vec<(String, f32)>, RecordError> {
+    let checked = pieces.into_iter().enumerate().map(|(at, (text, log_prob))| match log_prob {
+        None => Ok((text, f32::NEG_INFINITY)),
+        Some(log_prob) if log_prob <= 0.0 => Ok((text, log_prob)),
+        Some(log_prob) => Err(RecordError::LogProb { at, log_prob }),
+    });
+    checked.collect()
+}
+
 #[derive(Deserialize)]
-struct RawPrompt<'a> {
-    id: Option<Value>,
-    #[serde(borrow)]
-    prompt: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    task: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    input: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    categories: Option<Vec<Cow<'a, str>>>,
+struct RawPrompt {
+    id: Option<Box<RawValue>>,
+    prompt: Option<String>,
+    raw: Option<String>,
+    task: Option<String>,
+    input: Option<String>,
+    categories: Option<Vec<String>>,
     region: Option<[f32; 4]>,
     image_size: Option<Value>,
 }
 
 /// A prompt with the sentence that it stands for: what `florence2 prompt --format json` writes.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct PromptRecord {
-    /// The request's own `"id"`, handed through.
+    /// The request's own `"id"`, handed through letter for letter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<Value>,
+    pub id: Option<Box<RawValue>>,
     /// The task's marker and its input.
     pub prompt: String,
     /// The task; `null` for a raw prompt.
@@ -323,49 +343,38 @@ impl PromptRecord {
         }
     }
 
-    /// Reads the request in one JSON object: `{"prompt": "<OD>"}`, or `"task"` with one of `"input"`,
-    /// `"categories"` (a list), and `"region"` (`[x1, y1, x2, y2]` in pixels, with `"image_size"`).
+    /// Reads the request in one JSON object: `{"prompt": "<OD>"}`; `{"raw": "…"}`, which is asked word for word; or
+    /// `"task"` with one of `"input"`, `"categories"` (a list), and `"region"` (`[x1, y1, x2, y2]` in pixels, with
+    /// `"image_size"`).
     ///
     /// # Errors
     ///
-    /// If it is not such an object, or not a prompt; with `raw` set a prompt without one of the fifteen markers
-    /// is asked word for word, and its answer read as that kind.
-    pub fn from_json(line: &str, dialect: Dialect, raw: Option<AnswerKind>) -> Result<Self, RecordError> {
-        let request: RawPrompt<'_> = serde_json::from_str(line)?;
-        let prompt = match (&request.prompt, &request.task) {
-            (Some(text), None) => read_prompt(text, raw)?,
-            (None, Some(task)) => {
+    /// If it is not such an object, or not a prompt.
+    pub fn from_json(line: &str, dialect: Dialect) -> Result<Self, RecordError> {
+        let request: RawPrompt = object(line)?;
+        let RawPrompt { id, prompt, raw, task, input, categories, region, image_size } = request;
+        let inputs = u8::from(input.is_some()) + u8::from(categories.is_some()) + u8::from(region.is_some());
+        let prompt = match (prompt, raw, task) {
+            (Some(text), None, None) if inputs == 0 => text.parse()?,
+            (None, Some(text), None) if inputs == 0 => Prompt::raw(text, AnswerKind::Text),
+            (None, None, Some(task)) if inputs <= 1 => {
                 let task: Task = task.parse()?;
-                match (&request.input, &request.categories, request.region) {
-                    (Some(input), None, None) => Prompt::new(task, input.as_ref())?,
-                    (None, Some(categories), None) => Prompt::of_categories(task, categories)?,
-                    (None, None, Some([x1, y1, x2, y2])) => {
-                        let size = request.image_size.as_ref().ok_or(RecordError::Missing("image_size"))?;
-                        let grid = LocGrid::from(Extent::read(size)?);
-                        Prompt::new(task, grid.region(BoundingBox { x1, y1, x2, y2 })?)?
-                    }
-                    (None, None, None) => Prompt::new(task, ())?,
-                    _ => return Err(RecordError::TwoInputs),
+                if let Some([x1, y1, x2, y2]) = region {
+                    let size = image_size.ok_or(RecordError::Missing("image_size"))?;
+                    let grid = LocGrid::from(Extent::read(&size)?);
+                    Prompt::new(task, grid.region(BoundingBox { x1, y1, x2, y2 })?)?
+                } else if let Some(categories) = categories {
+                    Prompt::of_categories(task, categories)?
+                } else if let Some(input) = input {
+                    Prompt::new(task, input.as_str())?
+                } else {
+                    Prompt::new(task, ())?
                 }
             }
-            (Some(_), Some(_)) => return Err(RecordError::TwoInputs),
-            (None, None) => return Err(RecordError::Missing("prompt")),
+            (None, None, None) => return Err(RecordError::Missing("prompt")),
+            _ => return Err(RecordError::TwoInputs),
         };
-        Ok(Self { id: request.id, ..Self::new(&prompt, dialect) })
-    }
-}
-
-/// Reads a prompt; with `raw` set, one without any of the fifteen markers is asked word for word.
-///
-/// # Errors
-///
-/// If it is no prompt.
-pub fn read_prompt(text: &str, raw: Option<AnswerKind>) -> Result<Prompt, PromptError> {
-    match (text.parse(), raw) {
-        (Err(PromptError::UnknownTask(_) | PromptError::NoMarker(_)), Some(kind)) => {
-            Ok(Prompt::raw(text, kind))
-        }
-        (result, _) => result,
+        Ok(Self { id, ..Self::new(&prompt, dialect) })
     }
 }
 
@@ -375,7 +384,22 @@ pub fn read_prompt(text: &str, raw: Option<AnswerKind>) -> Result<Prompt, Prompt
 pub enum RecordError {
     /// Not JSON, or a key with a value of another type.
     #[error("not a request in JSON: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(String),
+    /// JSON, but not an object.
+    #[error(
+        "a request is one JSON object, such as {{\"task\": \"<OD>\", \"text\": \"…\", \"image_size\": [640, 480]}}"
+    )]
+    NotAnObject,
+    /// What cannot be a log-probability.
+    #[error(
+        "\"pieces\"[{at}] has the log-probability {log_prob}: it is at most 0, and null where it is -Infinity"
+    )]
+    LogProb {
+        /// The place of the piece, from 0.
+        at: usize,
+        /// Its log-probability.
+        log_prob: f32,
+    },
     /// A key that is needed.
     #[error("\"{0}\" is missing")]
     Missing(&'static str),
@@ -405,4 +429,13 @@ pub enum RecordError {
     /// The answer has places, and the picture's size is not known.
     #[error("the answer to {0} is in places of the picture: its size is needed")]
     NoSize(String),
+}
+
+impl From<serde_json::Error> for RecordError {
+    fn from(error: serde_json::Error) -> Self {
+        // A request is one line, whose number the caller knows: only the column tells something.
+        let text = error.to_string();
+        let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+        Self::Json(format!("{what} at column {}", error.column()))
+    }
 }

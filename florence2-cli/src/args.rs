@@ -38,15 +38,15 @@ Examples:
   florence2 parse --jsonl --format hf < answers.jsonl
 
 A JSONL request is {\"task\": \"<OD>\", \"text\": \"…\", \"image_size\": [640, 480]}; \"pieces\": [[\"car\", -0.1], …]
-instead of \"text\" gives scores; \"id\" is handed through by --format json; other keys are ignored. Each request
-gives one line, in order; a bad one gives {\"error\": …, \"line\": N}, and the exit status is 1 at the end. Empty lines are
-passed over.
+(log-probabilities; null is -Infinity) instead of \"text\" gives scores; \"id\" is handed through by --format json; other
+keys are ignored. Each request gives one line, in order; a bad one gives {\"error\": …, \"line\": N}, and the exit status
+is 1 at the end. Empty lines are passed over. No line may be longer than 64 MiB.
 
 Exit status: 0 done; 1 failed, or some lines were bad; 2 bad request.")]
 pub(crate) struct ParseArgs {
     /// The answer as the model's tokenizer decodes it, special tokens kept; without it, or as '-', read from
     /// standard input
-    #[arg(allow_hyphen_values = true, conflicts_with = "jsonl")]
+    #[arg(conflicts_with = "jsonl")]
     pub(crate) text: Option<String>,
 
     /// The task that was asked, such as '<OD>' or od; with --jsonl, that of requests without one
@@ -94,25 +94,35 @@ Examples:
   florence2 prompt --task region_to_category --region 34,160,597,371 --size 640x480
   florence2 prompt --task open_vocabulary_detection --category car --category 'yellow wall'
 
-A JSONL request is {\"prompt\": \"<OD>\"}, or \"task\" with one of \"input\", \"categories\" (a list) and \"region\"
-([x1, y1, x2, y2] in pixels, with \"image_size\").
+A JSONL request is {\"prompt\": \"<OD>\"}, {\"raw\": \"…\"} (asked word for word), or \"task\" with one of \"input\",
+\"categories\" (a list) and \"region\" ([x1, y1, x2, y2] in pixels, with \"image_size\").
 
 Exit status: 0 done; 1 failed, or some lines were bad; 2 bad request.")]
 pub(crate) struct PromptArgs {
     /// A marker and its input, such as '<CAPTION_TO_PHRASE_GROUNDING>a green car'
-    #[arg(required_unless_present_any = ["task", "jsonl"], conflicts_with_all = ["task", "jsonl"])]
+    #[arg(
+        required_unless_present_any = ["task", "jsonl"],
+        conflicts_with_all = ["task", "jsonl", "input", "categories", "region", "size"]
+    )]
     pub(crate) prompt: Option<String>,
 
     /// The task, with the input in an option of its own
-    #[arg(short, long, conflicts_with = "jsonl")]
+    #[arg(short, long, conflicts_with_all = ["jsonl", "raw"])]
     pub(crate) task: Option<String>,
 
     /// A text, or four location tokens
-    #[arg(short, long, requires = "task", value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(
+        short,
+        long,
+        requires = "task",
+        conflicts_with = "jsonl",
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
     pub(crate) input: Option<String>,
 
     /// The name of a thing; may be given several times
-    #[arg(short, long = "category", requires = "task", conflicts_with = "input", value_name = "NAME")]
+    #[arg(short, long = "category", requires = "task", conflicts_with_all = ["input", "jsonl"], value_name = "NAME")]
     pub(crate) categories: Vec<String>,
 
     /// A region in pixels
@@ -123,16 +133,16 @@ pub(crate) struct PromptArgs {
         value_parser = pixel_region,
         allow_hyphen_values = true,
         requires_all = ["task", "size"],
-        conflicts_with_all = ["input", "categories"]
+        conflicts_with_all = ["input", "categories", "jsonl"]
     )]
     pub(crate) region: Option<BoundingBox>,
 
     /// The picture's size in pixels, for --region
-    #[arg(short, long, value_name = "WIDTHxHEIGHT")]
+    #[arg(short, long, requires = "region", conflicts_with = "jsonl", value_name = "WIDTHxHEIGHT")]
     pub(crate) size: Option<ImageSize>,
 
-    /// Ask a prompt without any of the fifteen markers word for word, as fine-tunes need it
-    #[arg(long)]
+    /// Ask the prompt word for word, markers and all, as fine-tunes need it
+    #[arg(long, conflicts_with = "jsonl")]
     pub(crate) raw: bool,
 
     /// Read requests from standard input, one JSON object a line, and write one a line
@@ -203,6 +213,7 @@ pub(crate) enum PlainFormat {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub(crate) enum KindArg {
     /// Text as it is
     Text,

@@ -2,7 +2,9 @@
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
+use florence2::record::id_of;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::Failure;
 
@@ -36,6 +38,8 @@ impl Write for Written {
 
 #[derive(Serialize)]
 struct BadLine<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Box<RawValue>>,
     error: &'a str,
     line: u64,
 }
@@ -49,7 +53,7 @@ pub(crate) fn each_line(
     let mut input = BufReader::with_capacity(1 << 16, io::stdin().lock());
     let mut output = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let (mut line, mut written) = (Vec::new(), Written::default());
-    let (mut number, mut bad) = (0, 0);
+    let (mut number, mut requests, mut bad) = (0, 0, 0);
     loop {
         let read = match read_line(&mut input, &mut line) {
             Ok(read) => read,
@@ -61,7 +65,7 @@ pub(crate) fn each_line(
         let result = match read {
             Line::End => break,
             Line::TooLong => Err(format!("the line is longer than {} MiB", LONGEST >> 20)),
-            Line::Whole => match std::str::from_utf8(&line) {
+            Line::Whole => match std::str::from_utf8(without_mark(&line, number == 0)) {
                 Ok(text) if text.trim().is_empty() => {
                     number += 1;
                     continue;
@@ -71,11 +75,13 @@ pub(crate) fn each_line(
             },
         };
         number += 1;
+        requests += 1;
         if let Err(message) = result {
             bad += 1;
             written.0.clear();
+            let id = std::str::from_utf8(&line).ok().and_then(id_of);
             // Strings and numbers can always be written.
-            serde_json::to_writer(&mut written, &BadLine { error: &message, line: number })
+            serde_json::to_writer(&mut written, &BadLine { id, error: &message, line: number })
                 .map_err(|error| Failure::Output(error.into()))?;
         }
         written.0.push(b'\n');
@@ -92,9 +98,14 @@ pub(crate) fn each_line(
     match bad {
         0 => Ok(()),
         _ => Err(Failure::Run(format!(
-            "{bad} of {number} lines were bad; each has its \"error\" in the output"
+            "{bad} of {requests} requests were bad; each has its \"error\" in the output"
         ))),
     }
+}
+
+/// Without the byte order mark that some editors put at the beginning of a file.
+fn without_mark(line: &[u8], is_first: bool) -> &[u8] {
+    if is_first { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line }
 }
 
 enum Line {

@@ -1,6 +1,6 @@
 //! `florence2 parse`
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -15,7 +15,6 @@ use crate::{Failure, lines, tell, waits_for_typing};
 
 pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
     let own = args.banned.as_deref().map(read_banned).transpose()?;
-    let own: Option<Vec<&str>> = own.as_ref().map(|list| list.iter().map(String::as_str).collect());
     let banned = match &own {
         Some(list) => BannedPhrases::Only(list),
         None if args.no_banned => BannedPhrases::None,
@@ -25,7 +24,7 @@ pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
         ParseOptions::default().dialect(args.dialect.into()).banned(banned).spaced_locations(args.spaced);
     let defaults = Defaults {
         task: args.task.as_deref().map(|task| read_task(task, args)).transpose()?,
-        image_size: args.size.map(Extent::Pixels),
+        image_size: args.size.map(Extent::from),
         kind: args.kind.map(Into::into),
         options,
     };
@@ -34,11 +33,11 @@ pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
 
 /// A task that was typed: one that is none of the fifteen is a slip, unless it is said how to read its answer.
 fn read_task(text: &str, args: &ParseArgs) -> Result<TaskName, Failure> {
-    let typed =
-        if args.kind.is_some() { TaskName::read(text) } else { text.parse::<Task>().map(TaskName::Known) };
-    typed.map_err(|error| {
-        Failure::Request(format!("--task: {error}; for a task of a fine-tune's own add --as KIND"))
-    })
+    let (typed, hint) = match args.kind {
+        Some(_) => (TaskName::read(text), "a fine-tune's own is written as its marker, such as <VQA>"),
+        None => (text.parse::<Task>().map(TaskName::Known), "for a fine-tune's own add --as KIND"),
+    };
+    typed.map_err(|error| Failure::Request(format!("--task: {error}; {hint}")))
 }
 
 fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
@@ -137,24 +136,30 @@ fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result
 }
 
 /// A JSON list of phrases, or the list in a `processor_config.json`, in which none means none.
-fn read_banned(path: &Path) -> Result<Vec<String>, Failure> {
+fn read_banned(path: &Path) -> Result<BTreeSet<String>, Failure> {
     let wrong =
         |what: &dyn std::fmt::Display| Failure::Request(format!("--banned {}: {what}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    let json: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    let json: Value =
+        serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| wrong(&error))?;
     let list = match &json {
         Value::Array(_) => Some(&json),
         Value::Object(map) if map.contains_key("post_processor_config") => {
             let found = &json["post_processor_config"]["phrase_grounding"]["banned_grounding_tokens"];
             if found.is_null() {
-                return Ok(Vec::new());
+                return Ok(BTreeSet::new());
             }
             Some(found)
         }
         _ => None,
     };
-    let phrases: Option<Vec<String>> = list
+    let phrases: Option<BTreeSet<String>> = list
         .and_then(Value::as_array)
         .and_then(|list| list.iter().map(|phrase| phrase.as_str().map(str::to_owned)).collect());
-    phrases.ok_or_else(|| wrong(&"neither a JSON list of phrases nor a processor_config.json"))
+    phrases.ok_or_else(|| {
+        wrong(
+            &"neither a JSON list of phrases, such as [\"sky\"], nor a processor_config.json, which has one under \
+              post_processor_config.phrase_grounding.banned_grounding_tokens",
+        )
+    })
 }

@@ -2,14 +2,13 @@
 
 use std::io::{self, Write};
 
-use florence2::record::{PromptRecord, read_prompt};
+use florence2::record::PromptRecord;
 use florence2::{AnswerKind, LocGrid, Prompt, PromptError, Task};
 
 use crate::args::{PlainFormat, PromptArgs};
 use crate::{Failure, lines, tell, waits_for_typing};
 
 pub(crate) fn run(args: &PromptArgs) -> Result<(), Failure> {
-    let raw = args.raw.then_some(AnswerKind::Text);
     if args.jsonl {
         if args.format == Some(PlainFormat::Text) {
             return Err(Failure::Request("--jsonl writes JSON: use --format json".into()));
@@ -21,12 +20,13 @@ pub(crate) fn run(args: &PromptArgs) -> Result<(), Failure> {
         }
         return lines::each_line(|_, line, out| {
             let record =
-                PromptRecord::from_json(line, args.dialect.into(), raw).map_err(|error| error.to_string())?;
+                PromptRecord::from_json(line, args.dialect.into()).map_err(|error| error.to_string())?;
             serde_json::to_writer(out, &record).map_err(|error| error.to_string())
         });
     }
     let prompt = match (&args.prompt, &args.task) {
-        (Some(text), _) => read_prompt(text, raw).map_err(|error| match error {
+        (Some(text), _) if args.raw => Prompt::raw(text, AnswerKind::Text),
+        (Some(text), _) => text.parse().map_err(|error| match error {
             PromptError::UnknownTask(_) | PromptError::NoMarker(_) => {
                 Failure::Request(format!("{error} (--raw)"))
             }

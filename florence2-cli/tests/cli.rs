@@ -119,7 +119,9 @@ fn prompts_are_written_out() {
     expect(&region, "", 0, "What is the region <loc_0><loc_333><loc_933><loc_772>?\n", "");
     let two = ["prompt", "-t", "open_vocabulary_detection", "-c", "car", "-c", "yellow wall"];
     expect(&two, "", 0, "Locate car<and>yellow wall in the image.\n", "");
-    expect(&["prompt", "--raw", "<DocVQA>What is the date?"], "", 0, "<DocVQA>What is the date?\n", "");
+    for raw in ["<DocVQA>What is the date?", "<OD>find cars", "ocr"] {
+        expect(&["prompt", "--raw", raw], "", 0, &format!("{raw}\n"), "");
+    }
     let spaced = "<CAPTION_TO_PHRASE_GROUNDING> a car ";
     expect(&["prompt", spaced], "", 0, "Locate the phrases in the caption:  a car \n", "");
     expect(
@@ -188,6 +190,81 @@ fn pieces_with_log_probabilities_are_scored() {
 }
 
 #[test]
+fn log_probabilities_are_checked() {
+    let score = |log_prob: &str| {
+        let line = format!(
+            r#"{{"task":"<OD>","pieces":[["a<loc_1><loc_2><loc_3><loc_4>",{log_prob}]],"image_size":[9,9]}}"#
+        );
+        let output = run(&["parse", "--jsonl", "-f", "hf"], line.as_bytes());
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    assert_eq!(score("null")["<OD>"]["scores"], serde_json::json!([0.0]));
+    assert_eq!(score("0")["<OD>"]["scores"], serde_json::json!([1.0]));
+    assert!(score("1000")["error"].as_str().unwrap().contains("at most 0"));
+}
+
+#[test]
+fn an_id_is_handed_through_letter_for_letter() {
+    let id = r#"{"b":1.10,"a":12345678901234567890123456789}"#;
+    let good = format!(r#"{{"id":{id},"task":"<CAPTION>","text":"a"}}"#);
+    let bad = format!(r#"{{"id":{id},"task":"<OD>","text":"a"}}"#);
+    let output = run(&["parse", "--jsonl"], format!("{good}\n{bad}\n").as_bytes());
+    let out = String::from_utf8(output.stdout).unwrap();
+    let starts: Vec<bool> = out.lines().map(|line| line.starts_with(&format!(r#"{{"id":{id},"#))).collect();
+    assert_eq!(starts, [true, true], "{out}");
+}
+
+#[test]
+fn only_objects_are_requests() {
+    for line in [r#"[null,"<OD>","car",null,[640,480]]"#, "7", "null", "\"<OD>\""] {
+        for command in ["parse", "prompt"] {
+            let output = run(&[command, "--jsonl"], line.as_bytes());
+            let out: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(out["error"].as_str().unwrap().contains("one JSON object"), "{line} {out}");
+        }
+    }
+}
+
+#[test]
+fn an_input_that_is_not_used_is_an_error() {
+    for args in [
+        &["prompt", "<OD>", "--category", "cat"][..],
+        &["prompt", "<CAPTION>", "-i", "hello"],
+        &["prompt", "--jsonl", "-i", "hello"],
+        &["prompt", "--jsonl", "--raw"],
+        &["prompt", "-t", "od", "-s", "9x9"],
+        &["prompt", "<REGION_TO_OCR>", "-r", "1,2,3,4", "-s", "9x9"],
+        &["prompt", "--raw", "-t", "od"],
+        &["parse", "--jsonl", "a text"],
+        &["parse", "-t", "caption", "--speced"],
+    ] {
+        let output = run(args, b"");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    for line in [r#"{"prompt":"<OD>","input":"x"}"#, r#"{"task":"<OD>","input":"x","categories":["y"]}"#] {
+        let output = run(&["prompt", "--jsonl"], line.as_bytes());
+        let out: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(out["error"].as_str().unwrap().contains("one of"), "{out}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let output =
+        run(&["parse", "--jsonl", "-f", "hf"], "\u{feff}{\"task\":\"<CAPTION>\",\"text\":\"a\"}".as_bytes());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "{\"<CAPTION>\":\"a\"}\n");
+}
+
+#[test]
+fn the_kinds_that_are_printed_can_be_typed() {
+    for kind in florence2::AnswerKind::ALL {
+        let output = run(&["parse", "-t", "<OWN>", "--as", kind.name(), "-s", "9x9", "-f", "json", CAR], b"");
+        let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&record["kind"], &record["task"]), (&Value::from(kind.name()), &Value::from("<OWN>")));
+    }
+}
+
+#[test]
 fn a_line_that_is_too_long_is_passed_over() {
     let mut input = vec![b'x'; (64 << 20) + 5];
     input.extend(b"\n{\"task\":\"<CAPTION>\",\"text\":\"a\"}\n");
@@ -237,6 +314,7 @@ fn a_closed_pipe_ends_quietly() {
 
 #[test]
 fn an_answer_cannot_drive_the_terminal() {
+    expect(&["parse", "-t", "caption", "a\u{202e}b"], "", 0, "a\\u{202e}b\n", "");
     let label = "a\u{1b}[2J\tb<loc_1><loc_2><loc_3><loc_4>";
     expect(
         &["parse", "-t", "od", "-s", "1000x1000", label],
