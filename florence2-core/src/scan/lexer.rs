@@ -44,10 +44,23 @@ pub(crate) fn token_at_start_of(text: &str) -> Option<(Token, usize)> {
         }
         return None;
     }
-    LITERALS
-        .iter()
-        .find(|(literal, _)| text.starts_with(literal))
-        .map(|&(literal, token)| (token, literal.len()))
+    match bytes.get(1)? {
+        b's' if text.starts_with("<sep>") => Some((Token::Sep, "<sep>".len())),
+        b'p' if text.starts_with("<poly>") => Some((Token::PolyStart, "<poly>".len())),
+        b'/' if text.starts_with("</poly>") => Some((Token::PolyEnd, "</poly>".len())),
+        _ => None,
+    }
+}
+
+/// How long the text, which begins with `<`, is certain to be no more than text: up to its next `<`, if what follows
+/// the first begins neither a token nor a wrapper. Behind another `<` a wrapper may stand, without which the two
+/// pieces meet.
+pub(crate) fn plain_at_start_of(text: &str, token: impl Fn(u8) -> bool) -> Option<usize> {
+    let next = *text.as_bytes().get(1)?;
+    if matches!(next, b'<' | b's' | b'/' | b'p') || token(next) {
+        return None;
+    }
+    Some(text[1..].find('<').map_or(text.len(), |at| at + 1))
 }
 
 fn with_digit(bin: u64, value: u8) -> u64 {

@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use self::boxes::{BoxMachine, Labels};
-use self::lexer::{Partial, Reader, Token, token_at_start_of};
+use self::lexer::{Partial, Reader, Token, plain_at_start_of, token_at_start_of};
 use self::polygons::PolygonMachine;
 pub(crate) use self::polygons::left_over;
 use self::quads::QuadMachine;
@@ -228,6 +228,11 @@ impl<M: Machine> Scanner<M> {
                     continue;
                 }
                 if let Some(len) = unwrap.whole_at_start_of(rest) {
+                    rest = &rest[len..];
+                    continue;
+                }
+                if let Some(len) = plain_at_start_of(rest, |next| next == b'l') {
+                    driver.text(&rest[..len], &tally);
                     rest = &rest[len..];
                     continue;
                 }

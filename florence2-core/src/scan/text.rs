@@ -3,6 +3,7 @@
 use alloc::string::String;
 
 use super::Sink;
+use super::lexer::plain_at_start_of;
 use super::unwrap::{Unwrap, Wrappers};
 use crate::chars::{is_space, strip_start};
 use crate::score::Tag;
@@ -58,6 +59,11 @@ impl TextScanner {
                     continue;
                 }
                 if let Some(len) = self.unwrap.whole_at_start_of(rest) {
+                    rest = &rest[len..];
+                    continue;
+                }
+                if let Some(len) = plain_at_start_of(rest, |_| false) {
+                    self.trim.push(&rest[..len], sink);
                     rest = &rest[len..];
                     continue;
                 }

@@ -76,8 +76,17 @@ impl Unwrap {
 
     /// The length of the wrapper that the text begins with, for an idle filter.
     pub(crate) fn whole_at_start_of(&self, text: &str) -> Option<usize> {
-        let mut literals = [&self.bos, &self.eos, &self.pad].into_iter().take(self.wrappers as usize + 1);
-        literals.find(|filter| text.starts_with(filter.literal)).map(|filter| filter.literal.len())
+        let (eos, pad) = match self.wrappers {
+            Wrappers::Bos => (false, false),
+            Wrappers::BosEos => (true, false),
+            Wrappers::BosEosPad => (true, true),
+        };
+        match text.as_bytes().get(1)? {
+            b's' if text.starts_with("<s>") => Some("<s>".len()),
+            b'/' if eos && text.starts_with("</s>") => Some("</s>".len()),
+            b'p' if pad && text.starts_with("<pad>") => Some("<pad>".len()),
+            _ => None,
+        }
     }
 
     pub(crate) fn push(&mut self, c: char, tag: Tag, mut next: impl FnMut(char, Tag)) {
