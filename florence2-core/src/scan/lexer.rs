@@ -85,7 +85,7 @@ impl Partial {
     /// One character more. A token holds one `<`, at its beginning, so what stops matching is let go whole.
     pub(crate) fn push(&mut self, c: char, tag: Tag, reader: &mut impl Reader) {
         if !self.raw.is_empty() {
-            if self.accepts(c, tag, reader) {
+            if c != '<' && self.accepts(c, tag, reader) {
                 return;
             }
             self.release(reader);

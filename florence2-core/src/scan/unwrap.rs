@@ -38,7 +38,9 @@ impl Filter {
             }
             return;
         }
-        self.release(&mut next);
+        if self.matched > 0 {
+            self.release(&mut next);
+        }
         if c == '<' {
             self.tags[0] = tag;
             self.matched = 1;
@@ -48,8 +50,9 @@ impl Filter {
     }
 
     fn release(&mut self, mut next: impl FnMut(char, Tag)) {
-        for (c, tag) in self.literal.chars().zip(self.tags).take(self.matched) {
-            next(c, tag);
+        // All literals are ASCII.
+        for (byte, tag) in self.literal.bytes().zip(&self.tags).take(self.matched) {
+            next(char::from(byte), *tag);
         }
         self.matched = 0;
     }
