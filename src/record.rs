@@ -408,7 +408,7 @@ pub enum RecordError {
     TwoTexts,
     /// Several forms of one prompt.
     #[error(
-        "give one of \"prompt\" and \"task\", and with \"task\" one of \"input\", \"categories\" and \"region\""
+        "give one of \"prompt\", \"raw\" and \"task\", and with \"task\" one of \"input\", \"categories\" and \"region\""
     )]
     TwoInputs,
     /// The task is not one.

@@ -37,10 +37,12 @@ Examples:
   florence2 parse --task '<OD>' --size 640x480 'car<loc_54><loc_375><loc_906><loc_707>'
   florence2 parse --jsonl --format hf < answers.jsonl
 
-A JSONL request is {\"task\": \"<OD>\", \"text\": \"…\", \"image_size\": [640, 480]}; \"pieces\": [[\"car\", -0.1], …]
-(log-probabilities; null is -Infinity) instead of \"text\" gives scores; \"id\" is handed through by --format json; other
-keys are ignored. Each request gives one line, in order; a bad one gives {\"error\": …, \"line\": N}, and the exit status
-is 1 at the end. Empty lines are passed over. No line may be longer than 64 MiB.
+A JSONL request is
+  {\"task\": \"<OD>\", \"text\": \"…\", \"image_size\": [640, 480]}
+With \"pieces\": [[\"car\", -0.1], …] (texts with log-probabilities; null is -Infinity) instead of
+\"text\" there are scores; \"id\" is handed through by --format json; other keys are ignored.
+Each request gives one line, in order; a bad one gives {\"error\": …, \"line\": N}, and the exit
+status is 1 at the end. Empty lines are passed over. No line may be longer than 64 MiB.
 
 Exit status: 0 done; 1 failed, or some lines were bad; 2 bad request.")]
 pub(crate) struct ParseArgs {
@@ -94,8 +96,9 @@ Examples:
   florence2 prompt --task region_to_category --region 34,160,597,371 --size 640x480
   florence2 prompt --task open_vocabulary_detection --category car --category 'yellow wall'
 
-A JSONL request is {\"prompt\": \"<OD>\"}, {\"raw\": \"…\"} (asked word for word), or \"task\" with one of \"input\",
-\"categories\" (a list) and \"region\" ([x1, y1, x2, y2] in pixels, with \"image_size\").
+A JSONL request is {\"prompt\": \"<OD>\"}, {\"raw\": \"…\"} (asked word for word), or \"task\" with one
+of \"input\", \"categories\" (a list) and \"region\" ([x1, y1, x2, y2] in pixels, with
+\"image_size\").
 
 Exit status: 0 done; 1 failed, or some lines were bad; 2 bad request.")]
 pub(crate) struct PromptArgs {

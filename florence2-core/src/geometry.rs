@@ -74,12 +74,9 @@ impl FromStr for ImageSize {
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let (width, height) = text.trim().split_once(['x', 'X', '×']).ok_or(SizeError::Unreadable)?;
         let number = |text: &str| {
-            // `u32::from_str` takes a sign, which is a slip here.
-            if text.bytes().all(|b| b.is_ascii_digit()) {
-                text.parse().map_err(|_| SizeError::Unreadable)
-            } else {
-                Err(SizeError::Unreadable)
-            }
+            // `u32::from_str` takes a sign, which is a slip here; what is left to go wrong is the value.
+            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            if digits { text.parse().map_err(|_| SizeError::OutOfRange) } else { Err(SizeError::Unreadable) }
         };
         Self::from_width_height(number(width)?, number(height)?)
     }
@@ -95,7 +92,7 @@ pub enum SizeError {
     /// Not written as a size.
     #[error("a size is written WIDTHxHEIGHT in whole pixels, such as 640x480")]
     Unreadable,
-    /// A fractional extent that is not a positive number, or larger than any picture.
+    /// Not a positive number, or larger than any picture.
     #[error("the extent of a picture is a positive number of pixels, at most 4294967295")]
     OutOfRange,
 }
@@ -326,7 +323,7 @@ mod tests {
             ("+640x480", Err(SizeError::Unreadable)),
             ("-1x480", Err(SizeError::Unreadable)),
             ("1.5x480", Err(SizeError::Unreadable)),
-            ("4294967296x1", Err(SizeError::Unreadable)),
+            ("4294967296x1", Err(SizeError::OutOfRange)),
             ("1x2x3", Err(SizeError::Unreadable)),
         ] {
             let size = text.parse::<ImageSize>().map(|size| (size.width(), size.height()));
