@@ -9,6 +9,8 @@ use crate::{Answer, Label, Labeled, Point, Polygon};
 /// Control characters, and those that turn the direction of text, are written as escapes, so that an answer cannot
 /// drive the terminal; a text keeps its newlines and tabs.
 ///
+/// The label of every shape is written out: give an answer from strangers a writer with a limit.
+///
 /// # Errors
 ///
 /// If the writer fails.

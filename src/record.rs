@@ -157,7 +157,7 @@ fn object<'a, T: Deserialize<'a>>(line: &'a str) -> Result<T, RecordError> {
     }
 }
 
-/// The `"id"` of a request, also of one that cannot be met.
+/// The `"id"` of a request, also of one that cannot be met, as long as it is a JSON object.
 #[must_use]
 pub fn id_of(line: &str) -> Option<Box<RawValue>> {
     #[derive(Deserialize)]
@@ -289,7 +289,8 @@ impl AnswerRecord {
 fn log_probs(pieces: Vec<(String, Option<f32>)>) -> Result<Vec<(String, f32)>, RecordError> {
     let checked = pieces.into_iter().enumerate().map(|(at, (text, log_prob))| match log_prob {
         None => Ok((text, f32::NEG_INFINITY)),
-        Some(log_prob) if log_prob <= 0.0 => Ok((text, log_prob)),
+        // Rounding may leave the logarithm of 1 a little above 0.
+        Some(log_prob) if log_prob <= 1e-3 => Ok((text, log_prob)),
         Some(log_prob) => Err(RecordError::LogProb { at, log_prob }),
     });
     checked.collect()

@@ -1,5 +1,6 @@
 //! Requests one a line: constant memory, however long the input; a bad line costs only itself.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
 use florence2::record::id_of;
@@ -15,9 +16,28 @@ pub(crate) const LONGEST: usize = 64 << 20;
 /// that an answer of a megabyte can be made to fill a disk.
 pub(crate) const LARGEST: usize = 64 << 20;
 
+/// An error says what is wrong in its first words, though it may quote a whole line after them.
+const LONGEST_ERROR: usize = 1000;
+
+/// A longer id is not repeated beside an error.
+const LONGEST_ID: usize = 4096;
+
+fn cut(message: &str) -> Cow<'_, str> {
+    match message.char_indices().nth(LONGEST_ERROR) {
+        None => message.into(),
+        Some((at, _)) => format!("{}…", &message[..at]).into(),
+    }
+}
+
 /// A buffer that refuses to grow beyond [`LARGEST`].
 #[derive(Default)]
 pub(crate) struct Written(Vec<u8>);
+
+impl Written {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -79,9 +99,11 @@ pub(crate) fn each_line(
         if let Err(message) = result {
             bad += 1;
             written.0.clear();
-            let id = std::str::from_utf8(&line).ok().and_then(id_of);
-            // Strings and numbers can always be written.
-            serde_json::to_writer(&mut written, &BadLine { id, error: &message, line: number })
+            let text = std::str::from_utf8(without_mark(&line, number == 1));
+            let id = text.ok().and_then(id_of).filter(|id| id.get().len() <= LONGEST_ID);
+            let bad_line = BadLine { id, error: &cut(&message), line: number };
+            // Past the limit of results, which an error cannot reach: it must not be lost.
+            serde_json::to_writer(&mut written.0, &bad_line)
                 .map_err(|error| Failure::Output(error.into()))?;
         }
         written.0.push(b'\n');
@@ -90,7 +112,8 @@ pub(crate) fn each_line(
         if input.buffer().is_empty() {
             output.flush().map_err(Failure::Output)?;
         }
-        // One huge line does not hold its memory for the rest.
+        // One huge line does not hold its memory while the next is waited for.
+        line.clear();
         line.shrink_to(1 << 20);
         written.0.shrink_to(1 << 20);
     }

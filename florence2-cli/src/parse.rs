@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use florence2::people::write_answer;
@@ -64,14 +64,15 @@ fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
     };
     let record = AnswerRecord::read(task, &text, None, defaults)
         .map_err(|error| Failure::Request(error.to_string()))?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    // Written to memory first, which has a limit: so nothing is half written.
+    let mut out = lines::Written::default();
     match args.format.unwrap_or(AnswerFormat::Text) {
         AnswerFormat::Text => write_answer(&mut out, &record.answer),
         AnswerFormat::Json => write_json(&mut out, &record).and_then(|()| out.write_all(b"\n")),
         AnswerFormat::Hf => write_json(&mut out, &record.hf()).and_then(|()| out.write_all(b"\n")),
     }
-    .and_then(|()| out.flush())
-    .map_err(Failure::Output)?;
+    .map_err(|error| Failure::Run(error.to_string()))?;
+    io::stdout().lock().write_all(out.as_bytes()).map_err(Failure::Output)?;
     if record.answer.is_empty() {
         tell(format_args!(
             "note: the answer holds nothing that {} is read for ({kind})",

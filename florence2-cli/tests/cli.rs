@@ -285,6 +285,28 @@ fn a_line_cannot_be_blown_up() {
     assert_eq!(out["line"], 1);
 }
 
+/// The error of a line may quote all of it, and its id may be as long: the lines after it must not be lost.
+#[test]
+fn a_bad_line_as_long_as_the_limit_costs_only_itself() {
+    let quoted = format!(r#"{{"id":1,"task":"<OD>","text":"a","pieces":"{}"}}"#, "\u{7f}".repeat(10 << 20));
+    let long_id = format!(r#"{{"id":"{}"}}"#, "x".repeat((64 << 20) - 9));
+    let good = r#"{"task":"<CAPTION>","text":"a"}"#;
+    let output = run(&["parse", "--jsonl", "-f", "hf"], format!("{quoted}\n{long_id}\n{good}\n").as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    let out: Vec<Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert_eq!((&out[0]["line"], &out[0]["id"], &out[1]["line"]), (&1.into(), &1.into(), &2.into()));
+    assert_eq!(out[2], serde_json::json!({"<CAPTION>": "a"}));
+}
+
+#[test]
+fn one_answer_cannot_be_blown_up_either() {
+    let text = format!("{}{}", "x".repeat(1 << 20), "<loc_1>".repeat(4_000));
+    let output = run(&["parse", "-t", "od", "-s", "9x9"], text.as_bytes());
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("longer than 64 MiB"));
+}
+
 #[test]
 fn a_live_producer_gets_each_answer_at_once() {
     let mut child = program(&["parse", "--jsonl", "-f", "hf"]).spawn().unwrap();

@@ -1,5 +1,6 @@
 //! What users of Florence-2 tools have complained of, where an answer is read. The number is that of the complaint in
-//! the team's collection; those of prompts, tokens and shapes stand beside their code.
+//! the team's collection; those of prompts, tokens and shapes stand beside their code, and those of loading a tokenizer's
+//! files (b038, b039) wait for what loads them.
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
 use florence2_core::{
