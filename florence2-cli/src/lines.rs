@@ -43,9 +43,7 @@ impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.len() + bytes.len() > LARGEST {
             let size = LARGEST >> 20;
-            return Err(io::Error::other(format!(
-                "the result is longer than {size} MiB: one label has too many shapes"
-            )));
+            return Err(io::Error::other(format!("the result is longer than {size} MiB")));
         }
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
