@@ -47,15 +47,6 @@ impl TaskName {
             Self::Other(marker) => marker,
         }
     }
-
-    /// The task's kind of answer; a fine-tune's is `other`.
-    #[must_use]
-    pub fn answer_kind(&self, other: AnswerKind) -> AnswerKind {
-        match self {
-            Self::Known(task) => task.answer_kind(),
-            Self::Other(_) => other,
-        }
-    }
 }
 
 /// The extent of a picture as a record gives it: `[640, 480]`, `"640x480"` or `{"width": 640, "height": 480}`.
@@ -134,6 +125,18 @@ pub struct Defaults<'a> {
     pub kind: Option<AnswerKind>,
     /// The dialect and the rest.
     pub options: ParseOptions<'a>,
+}
+
+impl Defaults<'_> {
+    /// How the answer to a task is read: one of a fine-tune's own as text, as the references do.
+    #[must_use]
+    pub fn answer_kind(&self, task: &TaskName) -> AnswerKind {
+        match (self.kind, task) {
+            (Some(kind), _) => kind,
+            (None, TaskName::Known(task)) => task.answer_kind(),
+            (None, TaskName::Other(_)) => AnswerKind::Text,
+        }
+    }
 }
 
 /// A request to read an answer.
@@ -218,7 +221,7 @@ impl AnswerRecord {
         text: &str,
         read: impl FnOnce(AnswerKind, LocGrid, &ParseOptions<'_>) -> Answer,
     ) -> Result<Self, RecordError> {
-        let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(AnswerKind::Text));
+        let kind = defaults.answer_kind(&task);
         let image_size = image_size.or(defaults.image_size);
         let grid = match image_size {
             Some(extent) => extent.into(),
@@ -253,7 +256,7 @@ impl AnswerRecord {
             (None, Some(task)) => task.clone(),
             (None, None) => return Err(RecordError::Missing("task")),
         };
-        let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(AnswerKind::Text));
+        let kind = defaults.answer_kind(&task);
         let image_size = match raw.image_size {
             Some(value) => match Extent::read(&value) {
                 Ok(extent) => Some(extent),

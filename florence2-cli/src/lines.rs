@@ -1,13 +1,13 @@
 //! Requests one a line: constant memory, however long the input; a bad line costs only itself.
 
 use std::borrow::Cow;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 
 use florence2::record::id_of;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::Failure;
+use crate::{Failure, tell};
 
 /// The longest line, and the longest answer on standard input. Real answers have a few thousand bytes.
 pub(crate) const LONGEST: usize = 64 << 20;
@@ -68,6 +68,11 @@ struct BadLine<'a> {
 pub(crate) fn each_line(
     mut answer: impl FnMut(u64, &str, &mut Written) -> Result<(), String>,
 ) -> Result<(), Failure> {
+    if waits_for_typing() {
+        tell(format_args!(
+            "reading requests from standard input, one JSON object a line; end them with Ctrl-D"
+        ));
+    }
     let mut input = BufReader::with_capacity(1 << 16, io::stdin().lock());
     let mut output = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let (mut line, mut written) = (Vec::new(), Written::default());
@@ -80,10 +85,11 @@ pub(crate) fn each_line(
                 return Err(Failure::Run(format!("cannot read standard input after line {number}: {error}")));
             }
         };
+        let text = std::str::from_utf8(without_mark(&line, number == 0));
         let result = match read {
             Line::End => break,
             Line::TooLong => Err(format!("the line is longer than {} MiB", LONGEST >> 20)),
-            Line::Whole => match std::str::from_utf8(without_mark(&line, number == 0)) {
+            Line::Whole => match text {
                 Ok(text) if text.trim().is_empty() => {
                     number += 1;
                     continue;
@@ -97,7 +103,6 @@ pub(crate) fn each_line(
         if let Err(message) = result {
             bad += 1;
             written.0.clear();
-            let text = std::str::from_utf8(without_mark(&line, number == 1));
             let id = text.ok().and_then(id_of).filter(|id| id.get().len() <= LONGEST_ID);
             let bad_line = BadLine { id, error: &cut(&message), line: number };
             // Past the limit of results, which an error cannot reach: it must not be lost.
@@ -129,6 +134,11 @@ fn without_mark(line: &[u8], is_first: bool) -> &[u8] {
     if is_first { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line }
 }
 
+/// Whether a person would be waiting for input that does not come.
+fn waits_for_typing() -> bool {
+    io::stdin().is_terminal()
+}
+
 enum Line {
     Whole,
     TooLong,
@@ -151,6 +161,9 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
 
 /// All of standard input, without the newline that a shell puts at its end.
 pub(crate) fn whole_input() -> Result<String, Failure> {
+    if waits_for_typing() {
+        tell(format_args!("reading the answer from standard input; end it with Ctrl-D"));
+    }
     let mut bytes = Vec::new();
     io::stdin()
         .lock()

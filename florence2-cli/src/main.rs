@@ -8,7 +8,7 @@ mod parse;
 mod prompt;
 mod tasks;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -92,9 +92,4 @@ fn man(command: Option<&str>) -> Result<(), Failure> {
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text).map_err(Failure::Output)?;
     io::stdout().lock().write_all(&text).map_err(Failure::Output)
-}
-
-/// Whether a person would be waiting for input that does not come.
-fn waits_for_typing() -> bool {
-    io::stdin().is_terminal()
 }

@@ -11,7 +11,7 @@ use florence2::{BannedPhrases, ParseOptions, Task};
 use serde_json::Value;
 
 use crate::args::{AnswerFormat, ParseArgs};
-use crate::{Failure, lines, tell, waits_for_typing};
+use crate::{Failure, lines, tell};
 
 pub(crate) fn run(args: &ParseArgs) -> Result<(), Failure> {
     let own = args.banned.as_deref().map(read_banned).transpose()?;
@@ -46,7 +46,7 @@ fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
             "--task is needed, such as --task '<OD>'; florence2 tasks lists them".into(),
         ));
     };
-    let kind = defaults.kind.unwrap_or_else(|| task.answer_kind(florence2::AnswerKind::Text));
+    let kind = defaults.answer_kind(&task);
     if kind.has_locations() && defaults.image_size.is_none() {
         return Err(Failure::Request(format!(
             "the answer to {} is in places of the picture: its size is needed, such as --size 640x480",
@@ -55,12 +55,7 @@ fn one(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
     }
     let text = match args.text.as_deref() {
         Some(text) if text != "-" => text.to_owned(),
-        _ => {
-            if waits_for_typing() {
-                tell(format_args!("reading the answer from standard input; end it with Ctrl-D"));
-            }
-            lines::whole_input()?
-        }
+        _ => lines::whole_input()?,
     };
     let record = AnswerRecord::read(task, &text, None, defaults)
         .map_err(|error| Failure::Request(error.to_string()))?;
@@ -89,11 +84,6 @@ fn many(args: &ParseArgs, defaults: &Defaults<'_>) -> Result<(), Failure> {
     let format = args.format.unwrap_or(AnswerFormat::Json);
     if format == AnswerFormat::Text {
         return Err(Failure::Request("--jsonl writes JSON: use --format json or --format hf".into()));
-    }
-    if waits_for_typing() {
-        tell(format_args!(
-            "reading requests from standard input, one JSON object a line; end them with Ctrl-D"
-        ));
     }
     let mut others = Others::default();
     let mut odd = 0_u64;

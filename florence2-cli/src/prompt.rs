@@ -6,17 +6,12 @@ use florence2::record::PromptRecord;
 use florence2::{AnswerKind, LocGrid, Prompt, PromptError, Task};
 
 use crate::args::{PlainFormat, PromptArgs};
-use crate::{Failure, lines, tell, waits_for_typing};
+use crate::{Failure, lines};
 
 pub(crate) fn run(args: &PromptArgs) -> Result<(), Failure> {
     if args.jsonl {
         if args.format == Some(PlainFormat::Text) {
             return Err(Failure::Request("--jsonl writes JSON: use --format json".into()));
-        }
-        if waits_for_typing() {
-            tell(format_args!(
-                "reading requests from standard input, one JSON object a line; end them with Ctrl-D"
-            ));
         }
         return lines::each_line(|_, line, out| {
             let record =
