@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use crate::answer::{Answer, Label};
+use crate::chars::strip;
 use crate::geometry::Polygon;
 use crate::grid::LocGrid;
 use crate::scan::left_over;
@@ -49,20 +50,14 @@ pub fn target_text(
             AnswerKind::LabeledBoxes | AnswerKind::GroundedPhrases | AnswerKind::BoxesOrPolygons,
             Answer::Boxes(rows),
         ) => {
-            let mut before: Option<&Label> = None;
             for row in rows {
-                if before != Some(&row.label) {
-                    writer.phrase(&row.label)?;
-                    before = Some(&row.label);
-                }
+                writer.phrase(&row.label, |_| true)?;
                 writer.locs(grid.quantize_box(row.shape));
             }
         }
         (AnswerKind::Boxes, Answer::Boxes(rows)) => {
             for row in rows {
-                if !row.label.is_empty() {
-                    return Err(TargetError::Unlabeled(row.label.clone()));
-                }
+                no_label(&row.label)?;
                 writer.locs(grid.quantize_box(row.shape));
             }
         }
@@ -73,24 +68,15 @@ pub fn target_text(
             }
         }
         (AnswerKind::LabeledPolygons | AnswerKind::BoxesOrPolygons, Answer::Polygons(rows)) => {
-            let mut before: Option<&Label> = None;
             for row in rows {
-                if before != Some(&row.label) {
-                    writer.phrase(&row.label)?;
-                    // What microsoft's dialect takes for the left-over of a location.
-                    if left_over(&row.label) > 0 {
-                        return Err(TargetError::Phrase(row.label.clone()));
-                    }
-                    before = Some(&row.label);
-                }
+                // Microsoft's dialect takes the left-over of a location off such a label.
+                writer.phrase(&row.label, |label| left_over(label) == 0)?;
                 writer.instance(&grid, &row.shape)?;
             }
         }
         (AnswerKind::Polygons, Answer::Polygons(rows)) => {
             for row in rows {
-                if !row.label.is_empty() {
-                    return Err(TargetError::Unlabeled(row.label.clone()));
-                }
+                no_label(&row.label)?;
                 writer.instance(&grid, &row.shape)?;
             }
         }
@@ -113,26 +99,39 @@ fn check_numbers(answer: &Answer) -> Result<(), TargetError> {
     if all_finite { Ok(()) } else { Err(TargetError::NotANumber) }
 }
 
-#[derive(Default)]
-struct Writer {
-    text: String,
+fn no_label(label: &Label) -> Result<(), TargetError> {
+    if label.is_empty() { Ok(()) } else { Err(TargetError::Unlabeled(label.clone())) }
 }
 
-impl Writer {
-    /// A label of boxes or polygons.
-    fn phrase(&mut self, label: &Label) -> Result<(), TargetError> {
-        let trimmed = crate::chars::strip(label) == label.as_str();
-        if label.is_empty() || !trimmed || !label.is_ascii() || label.contains(['<', '\n']) {
+/// Whether a label is read back as it is, apart from what boxes and polygons ask of theirs.
+fn is_line(label: &str) -> bool {
+    !label.is_empty() && strip(label) == label && !label.contains(['<', '\n'])
+}
+
+#[derive(Default)]
+struct Writer<'a> {
+    text: String,
+    /// The label that is in force.
+    label: Option<&'a Label>,
+}
+
+impl<'a> Writer<'a> {
+    /// A label of boxes or polygons, unless it is in force already.
+    fn phrase(&mut self, label: &'a Label, is_read_back: impl Fn(&str) -> bool) -> Result<(), TargetError> {
+        if self.label == Some(label) {
+            return Ok(());
+        }
+        if !is_line(label) || !label.is_ascii() || !is_read_back(label) {
             return Err(TargetError::Phrase(label.clone()));
         }
+        self.label = Some(label);
         self.text.push_str(label);
         Ok(())
     }
 
     /// A line of text before its quadrilateral.
     fn line(&mut self, label: &Label) -> Result<(), TargetError> {
-        let trimmed = crate::chars::strip(label) == label.as_str();
-        if label.is_empty() || !trimmed || label.contains(['<', '\n']) {
+        if !is_line(label) {
             return Err(TargetError::Line(label.clone()));
         }
         self.text.push_str(label);
