@@ -2,26 +2,17 @@
 #![cfg(feature = "serde")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says what went wrong by failing")]
 
-use std::path::Path;
-use std::{env, fs};
+mod common;
 
-use florence2_core::{
-    Answer, AnswerKind, AnswerStream, Dialect, HfAnswer, ImageSize, LocGrid, ParseOptions, Prompt, SizeError,
-    Task, parse,
-};
+use std::env;
+use std::path::Path;
+
+use common::{assert_same, grid, kind_of, lines, own};
+use florence2_core::{Answer, AnswerStream, Dialect, HfAnswer, ParseOptions, Prompt, parse};
 use serde_json::Value;
 
 const DIALECTS: [(Dialect, &str); 2] =
     [(Dialect::Microsoft, "microsoft"), (Dialect::Transformers, "transformers")];
-
-fn lines(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn own(file: &str) -> Vec<Value> {
-    lines(&Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(file))
-}
 
 /// The team's larger collection, where it lies beside the checkout; its absence is told.
 fn shared(file: &str) -> Option<Vec<Value>> {
@@ -33,48 +24,18 @@ fn shared(file: &str) -> Option<Vec<Value>> {
     None
 }
 
-/// `None` where a picture cannot have such a size.
-fn grid(line: &Value) -> Result<LocGrid, SizeError> {
-    let [width, height] = [0, 1].map(|at| &line["image_size"][at]);
-    match (width.as_u64(), height.as_u64()) {
-        (Some(width), Some(height)) => {
-            Ok(ImageSize::from_width_height(width.try_into().unwrap(), height.try_into().unwrap())?.into())
-        }
-        _ => LocGrid::from_extent(width.as_f64().unwrap(), height.as_f64().unwrap()),
-    }
-}
-
 fn check_answer(line: &Value) {
-    let id = &line["id"];
-    let key = line["task"].as_str().unwrap();
-    let kind = key.parse().map_or(AnswerKind::Text, Task::answer_kind);
-    let text = line["text"].as_str().unwrap();
-    // A text needs no size.
-    let grid = match grid(line) {
-        Ok(grid) => grid,
-        Err(SizeError::Zero) if !kind.has_locations() => ImageSize::from_width_height(1, 1).unwrap().into(),
-        // The references make every coordinate 0 of it.
-        Err(SizeError::Zero) => {
-            assert_eq!(line["image_size"], serde_json::json!([0, 0]), "{id}");
-            return;
-        }
-        Err(error) => panic!("{id}: {error}"),
-    };
+    let (id, kind) = (&line["id"], kind_of(line));
+    let (key, text) = (line["task"].as_str().unwrap(), line["text"].as_str().unwrap());
+    let Some(grid) = grid(line) else { return };
     for (dialect, name) in DIALECTS {
         let options = ParseOptions::default().dialect(dialect);
         let answer = parse(kind, text, grid, &options);
-        let expected = &line[name];
-        if expected.get("error").is_some() {
+        if line[name].get("error").is_some() {
             check_carried_on(&answer, text, dialect);
         } else {
             let view = HfAnswer::with_key(key, kind, &answer, dialect);
-            let found = serde_json::to_value(view).unwrap();
-            // With a location over `i64::MAX` numpy makes the outline f64, so that only its f32 can be compared.
-            let equal = if text.contains("<loc_9223372036854775808>") { equal_f32 } else { equal_f64 };
-            assert!(
-                same(&found, expected, equal),
-                "{id} {name}\n{text:.300}\nfound    {found:.2000}\nexpected {expected:.2000}"
-            );
+            assert_same(&serde_json::to_value(view).unwrap(), line, name);
         }
         let mut stream = AnswerStream::new(kind, grid, &options);
         let mut pieces: Vec<_> = text
@@ -104,28 +65,6 @@ fn check_carried_on(answer: &Answer, text: &str, dialect: Dialect) {
     };
     assert_eq!(coordinates[0], huge, "{text}");
     assert!(coordinates[1..].iter().all(|v| (0.0..1.0).contains(v)), "{coordinates:?}");
-}
-
-fn equal_f64(a: f64, b: f64) -> bool {
-    a == b
-}
-
-fn equal_f32(a: f64, b: f64) -> bool {
-    a as f32 == b as f32
-}
-
-/// Equal, numbers by their value: Python writes `5.9e+18` where Rust writes `5.9e18`.
-fn same(a: &Value, b: &Value, equal: fn(f64, f64) -> bool) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => equal(a.as_f64().unwrap(), b.as_f64().unwrap()),
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b, equal))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|((ka, a), (kb, b))| ka == kb && same(a, b, equal))
-        }
-        (a, b) => a == b,
-    }
 }
 
 #[test]

@@ -2,12 +2,15 @@
 #![cfg(feature = "dev")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says what went wrong by failing")]
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use common::{kind_of, own};
 use florence2_core::dev::hostile::{self, Case, Drawn};
 use florence2_core::dev::{TARGETS, check_all, laws, prompt_target};
-use florence2_core::{AnswerKind, ImageSize, Loc, ParseOptions, Task};
+use florence2_core::{AnswerKind, ImageSize, Loc, ParseOptions};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
 use serde_json::Value;
@@ -15,19 +18,9 @@ use serde_json::Value;
 /// The oracle takes the square of the time.
 const LONGEST: usize = 20_000;
 
-fn own(file: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(file);
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn own_answers() -> impl Iterator<Item = Value> {
     let lines = ["answers.jsonl", "adversarial.jsonl"].into_iter().flat_map(own);
     lines.filter(|line| line["text"].as_str().unwrap().len() <= LONGEST)
-}
-
-fn kind_of(line: &Value) -> AnswerKind {
-    line["task"].as_str().unwrap().parse().map_or(AnswerKind::Text, Task::answer_kind)
 }
 
 proptest! {
@@ -86,32 +79,10 @@ fn hostile_cases_hold_shapes_of_every_kind() {
 
 #[cfg(feature = "serde")]
 mod with_serde {
+    use super::common::{assert_same, grid};
     use super::*;
     use florence2_core::dev::oracle;
-    use florence2_core::{Dialect, HfAnswer, LocGrid, SizeError};
-
-    fn grid(line: &Value) -> Result<LocGrid, SizeError> {
-        let [width, height] = [0, 1].map(|at| line["image_size"][at].as_f64().unwrap());
-        LocGrid::from_extent(width, height)
-    }
-
-    /// Equal, numbers by their value: Python writes `5.9e+18` where Rust writes `5.9e18`.
-    fn same(a: &Value, b: &Value, narrowed: bool) -> bool {
-        match (a, b) {
-            (Value::Number(a), Value::Number(b)) => {
-                let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
-                a == b || narrowed && a as f32 == b as f32
-            }
-            (Value::Array(a), Value::Array(b)) => {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b, narrowed))
-            }
-            (Value::Object(a), Value::Object(b)) => {
-                a.len() == b.len()
-                    && a.iter().zip(b).all(|((ka, a), (kb, b))| ka == kb && same(a, b, narrowed))
-            }
-            (a, b) => a == b,
-        }
-    }
+    use florence2_core::{Dialect, HfAnswer};
 
     #[test]
     fn the_oracle_finds_what_the_references_found() {
@@ -119,12 +90,7 @@ mod with_serde {
         for line in own_answers() {
             let (kind, text, key) =
                 (kind_of(&line), line["text"].as_str().unwrap(), line["task"].as_str().unwrap());
-            // A text needs no size, and nothing else can do without.
-            let grid = match grid(&line) {
-                Ok(grid) => grid,
-                Err(_) if kind == AnswerKind::Text => LocGrid::from_extent(1.0, 1.0).unwrap(),
-                Err(_) => continue,
-            };
+            let Some(grid) = grid(&line) else { continue };
             for (dialect, name) in
                 [(Dialect::Microsoft, "microsoft"), (Dialect::Transformers, "transformers")]
             {
@@ -135,14 +101,7 @@ mod with_serde {
                 }
                 let answer = oracle::parse(kind, text, grid, &options);
                 let found = serde_json::to_value(HfAnswer::with_key(key, kind, &answer, dialect)).unwrap();
-                // Numpy makes an outline with such a location f64, so that only its f32 can be compared.
-                let narrowed = text.contains("<loc_9223372036854775808>");
-                let expected = &line[name];
-                assert!(
-                    same(&found, expected, narrowed),
-                    "{} {name}\n{text:.300}\nfound    {found:.2000}\nexpected {expected:.2000}",
-                    line["id"]
-                );
+                assert_same(&found, &line, name);
                 compared += 1;
             }
         }
