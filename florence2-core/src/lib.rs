@@ -48,10 +48,12 @@ mod banned;
 mod chars;
 #[cfg(feature = "dev")]
 pub mod dev;
+mod generate;
 mod geometry;
 mod grid;
 #[cfg(feature = "serde")]
 mod hf;
+mod model;
 mod parse;
 mod prompt;
 mod scan;
@@ -64,10 +66,12 @@ mod token;
 
 pub use answer::{Answer, Instance, Label, Labeled};
 pub use banned::{BANNED_PHRASES, BannedPhrases};
+pub use generate::{EarlyStopping, Finish, Generated, GenerationConfig, Progress, Sampling};
 pub use geometry::{BoundingBox, ImageSize, Point, Polygon, Quad, SizeError};
 pub use grid::{LocGrid, PixelRegionError};
 #[cfg(feature = "serde")]
 pub use hf::HfAnswer;
+pub use model::{Ask, ModelSpec, PixelValues, PixelValuesError, SpecialIds, VisionSeq2Seq};
 pub use parse::{Dialect, ParseOptions, parse, parse_scored};
 pub use prompt::{Prompt, PromptError, Region, RegionError, TaskInput};
 pub use stream::AnswerStream;
