@@ -8,6 +8,7 @@
 //! - [`Loc`], [`AddedToken`], [`TokenLayout`]: the tokens that Florence-2 adds to BART's vocabulary, and their ids;
 //! - [`LocGrid`]: the thousand bins of each axis, with the references' own rounding;
 //! - [`parse()`], [`parse_scored`], [`AnswerStream`]: from an answer's text to boxes, quadrilaterals, polygons or text;
+//! - [`VisionSeq2Seq`], [`generate()`]: what a network must offer, and how it is asked;
 //! - [`target_text`]: the way back, for training data; [`symptoms`]: what looks wrong in an answer.
 //!
 //! ```
@@ -66,7 +67,10 @@ mod token;
 
 pub use answer::{Answer, Instance, Label, Labeled};
 pub use banned::{BANNED_PHRASES, BannedPhrases};
-pub use generate::{EarlyStopping, Finish, Generated, GenerationConfig, Progress, Sampling};
+pub use generate::{
+    ConfigError, EarlyStopping, Finish, GenerateError, Generated, GenerationConfig, Progress, Sampling,
+    Search, SearchError, Step, generate,
+};
 pub use geometry::{BoundingBox, ImageSize, Point, Polygon, Quad, SizeError};
 pub use grid::{LocGrid, PixelRegionError};
 #[cfg(feature = "serde")]

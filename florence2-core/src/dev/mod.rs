@@ -4,9 +4,11 @@
 //! second time, with the references' own regular expressions. [`TARGETS`] ties them: a fuzz target is one of its
 //! functions, and the tests replay what a fuzz target once found through the same one.
 
+pub mod conformance;
 pub mod hostile;
 pub mod laws;
 pub mod oracle;
+pub mod scripted;
 
 use hostile::{Case, Drawn};
 

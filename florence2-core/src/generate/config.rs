@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use crate::model::ModelSpec;
+
 /// How an answer is searched for. The default is what the checkpoints' own configuration asks for: three beams, early
 /// stopping, no 3-gram twice.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,10 +49,168 @@ impl Default for GenerationConfig {
 }
 
 impl GenerationConfig {
+    /// Beams, or samples, of one ask at most: each is a row of logits, and has a cache of its own.
+    pub const MOST_ROWS: usize = 1024;
+
     /// One beam, otherwise the default.
     pub fn greedy() -> Self {
         Self { beams: 1, ..Self::default() }
     }
+
+    /// Whether the network can be asked so. [`generate`](crate::generate()) checks it by itself; a program may want
+    /// to know before it loads a picture.
+    ///
+    /// # Errors
+    ///
+    /// If a value is outside of its range, or two of them exclude each other.
+    pub fn validate(&self, spec: &ModelSpec) -> Result<(), ConfigError> {
+        let vocabulary = spec.vocabulary_size;
+        let ids = spec.special;
+        for (name, id) in
+            [("bos", ids.bos), ("pad", ids.pad), ("eos", ids.eos), ("decoder_start", ids.decoder_start)]
+        {
+            if usize::try_from(id).map_or(true, |id| id >= vocabulary) {
+                return Err(ConfigError::SpecialId { name, id, vocabulary });
+            }
+        }
+        if self.beams == 0 {
+            return Err(ConfigError::NoBeams);
+        }
+        if self.sequences == 0 {
+            return Err(ConfigError::NoSequences);
+        }
+        if let Some(sampling) = self.sampling {
+            sampling.validate()?;
+            if self.beams > 1 {
+                return Err(ConfigError::SamplingWithBeams { beams: self.beams });
+            }
+        } else if self.sequences > self.beams {
+            return Err(ConfigError::TooManySequences { sequences: self.sequences, beams: self.beams });
+        }
+        for (name, count) in [("beams", self.beams), ("sequences", self.sequences)] {
+            if count > Self::MOST_ROWS {
+                return Err(ConfigError::TooManyRows { name, count });
+            }
+        }
+        // Each step takes two candidates a beam, and the first of them all come from one row.
+        if self.beams > 1 && self.beams > vocabulary / 2 {
+            return Err(ConfigError::TooManyBeams { beams: self.beams, vocabulary });
+        }
+        let max_new_tokens = self.max_new_tokens(spec);
+        if max_new_tokens == 0 {
+            return Err(ConfigError::NoNewTokens);
+        }
+        if max_new_tokens > spec.max_positions {
+            return Err(ConfigError::TooManyNewTokens { max_new_tokens, positions: spec.max_positions });
+        }
+        if self.min_new_tokens > max_new_tokens {
+            return Err(ConfigError::MinOverMax { min_new_tokens: self.min_new_tokens, max_new_tokens });
+        }
+        // Beyond this the greatest length, raised to the penalty, is no number, and no score can be told from another.
+        let strongest = libm::pow(max_new_tokens as f64, f64::from(self.length_penalty).abs());
+        if strongest.is_nan() || strongest > 1e30 {
+            return Err(ConfigError::LengthPenalty { length_penalty: self.length_penalty, max_new_tokens });
+        }
+        Ok(())
+    }
+
+    /// The limit that holds: what was asked for, or else 1024, or the network's positions if there are fewer.
+    pub fn max_new_tokens(&self, spec: &ModelSpec) -> usize {
+        self.max_new_tokens.unwrap_or_else(|| spec.max_positions.min(1024))
+    }
+}
+
+/// A configuration that cannot be followed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// `beams` is 0.
+    #[error("beams is 0; it takes 1 (greedy, or sampling) or more")]
+    NoBeams,
+    /// More beams or samples than [`GenerationConfig::MOST_ROWS`].
+    #[error("{name} is {count}, over the limit of {}", GenerationConfig::MOST_ROWS)]
+    TooManyRows {
+        /// Which of the two.
+        name: &'static str,
+        /// What was asked for.
+        count: usize,
+    },
+    /// `sequences` is 0.
+    #[error("sequences is 0; at least 1 is returned")]
+    NoSequences,
+    /// More sequences than beams, and no sampling.
+    #[error("{sequences} sequences were asked for, but {beams} beams end in as many; raise beams, or sample")]
+    TooManySequences {
+        /// What was asked for.
+        sequences: usize,
+        /// How many beams there are.
+        beams: usize,
+    },
+    /// Sampling goes with one beam only.
+    #[error("sampling draws one token at a time and has no use for {beams} beams; set beams to 1")]
+    SamplingWithBeams {
+        /// What was asked for.
+        beams: usize,
+    },
+    /// A step needs two candidates for each beam.
+    #[error("{beams} beams need a vocabulary of twice as many tokens; this network has {vocabulary}")]
+    TooManyBeams {
+        /// What was asked for.
+        beams: usize,
+        /// Logits of a row.
+        vocabulary: usize,
+    },
+    /// The temperature is no number over 0.
+    #[error(
+        "temperature is {0}; it takes a finite number over 0 (for the most probable token, leave sampling off)"
+    )]
+    Temperature(f32),
+    /// `top_p` is no probability over 0.
+    #[error("top_p is {0}; it takes a number over 0, and at most 1 (all tokens)")]
+    TopP(f32),
+    /// `max_new_tokens` is 0, or the network has no positions.
+    #[error("no new token may be generated; max_new_tokens takes 1 or more")]
+    NoNewTokens,
+    /// More than the network has positions for.
+    #[error(
+        "{max_new_tokens} new tokens do not fit into the {positions} positions of this network's decoder"
+    )]
+    TooManyNewTokens {
+        /// What was asked for.
+        max_new_tokens: usize,
+        /// What the network has.
+        positions: usize,
+    },
+    /// The least length is over the greatest.
+    #[error("min_new_tokens is {min_new_tokens}, over the limit of {max_new_tokens} new tokens")]
+    MinOverMax {
+        /// What was asked for.
+        min_new_tokens: usize,
+        /// The limit that holds.
+        max_new_tokens: usize,
+    },
+    /// The length penalty is no number, or so strong that scores overflow.
+    #[error(
+        "a length penalty of {length_penalty} gives no scores for {max_new_tokens} tokens; usual ones lie within -2 and 2"
+    )]
+    LengthPenalty {
+        /// What was asked for.
+        length_penalty: f32,
+        /// The limit that holds.
+        max_new_tokens: usize,
+    },
+    /// The network's own description is wrong.
+    #[error(
+        "the network says that its {name} token has the id {id}, outside of its vocabulary of {vocabulary}"
+    )]
+    SpecialId {
+        /// Which of [`SpecialIds`](crate::SpecialIds).
+        name: &'static str,
+        /// Its id.
+        id: u32,
+        /// Logits of a row.
+        vocabulary: usize,
+    },
 }
 
 /// When a beam search may end. The names of the reference's values are in parentheses.
@@ -86,10 +246,16 @@ pub struct Generated {
     /// For each token its log-probability in the network's own distribution, as the reference scores it: a forced token
     /// has 0.
     pub log_probs: Vec<f32>,
-    /// `sum of log_probs / tokens ^ length_penalty`: what beams are ranked by.
+    /// `sum of log_probs / number of tokens ^ length_penalty`: what beams are ranked by.
     pub score: f32,
     /// Why it ended.
     pub finish: Finish,
+}
+
+impl Generated {
+    pub(super) fn parts(&self) -> (&[u32], &[f32]) {
+        (&self.tokens, &self.log_probs)
+    }
 }
 
 /// Why a sequence ended.
