@@ -63,9 +63,7 @@ def main():
     parser.add_argument("--microsoft", help="the processing_florence2.py of a checkpoint, to be timed too")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    source = (ROOT / "florence2-core/src/banned.rs").read_text()
-    banned = json.loads("[" + source.split("[&str; 72] = [")[1].split("];")[0].rstrip().rstrip(",") + "]")
-    references = {"transformers": reference.transformers(banned)}
+    references = {"transformers": reference.transformers(reference.banned())}
     if args.microsoft:
         references["microsoft"] = reference.microsoft(args.microsoft)
     print(f"{'answers':<26} {'dialect':<13} {'bytes':>9} {'python ms':>11} {'program ms':>11} {'ratio':>9}")

@@ -1,0 +1,478 @@
+"""Times the program beside PyTorch and ONNX Runtime: the same checkpoint, picture and prompt, in turns, one table.
+
+    cargo build --release -p florence2-cli
+    python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR]
+
+MODEL is a folder in the transformers layout (`tools/random_checkpoint.py base MODEL` makes one of the real size). DIR holds
+the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where they are written.
+
+Every engine is a process of its own, and idle while another one is timed. A round times each engine once; the table has the
+medians of the rounds, in parentheses those of the ratio within a round. Stages, from pixel values that are ready:
+
+    vision      one picture through the vision tower and the projection
+    prompt      the encoder over the image tokens and the prompt, and the keys and values of the cross-attention where an
+                engine makes them apart from its first step
+    step        one token, the median of the 19 steps after the first
+    greedy      a caption of 20 tokens, all of the above, one beam
+    beams       the same with three beams
+
+Captions run with the checkpoints' rules (no 3-gram twice, <s> and </s> forced) and cannot end before the 20th token.
+PyTorch's are transformers' `generate`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TASK, SENTENCE = "<CAPTION>", "What does the image describe?"
+STAGES = {
+    "vision_ms": "vision",
+    "prompt_ms": "prompt",
+    "step_ms": "step",
+    "caption20_greedy_ms": "greedy",
+    "caption20_beams3_ms": "beams",
+}
+TOKENS, NGRAM = 20, 3
+BOS, PAD, EOS = 0, 1, 2
+PARTS = ["vision_encoder", "embed_tokens", "encoder_model", "decoder_model", "decoder_with_past_model"]
+
+
+def timed(run):
+    start = time.perf_counter()
+    result = run()
+    return (time.perf_counter() - start) * 1000, result
+
+
+def question(model):
+    """Pixel values [1, 3, side, side] and prompt ids, of a picture that needs no resizing."""
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    size = json.loads((model / "preprocessor_config.json").read_text())["size"]
+    pixels = np.asarray(picture(size["width"], size["height"]), np.float32) / np.float32(255)
+    mean, std = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+    pixels = ((pixels - mean) / std).transpose(2, 0, 1)[None].copy()
+    ids = Tokenizer.from_file(str(model / "tokenizer.json")).encode(SENTENCE, add_special_tokens=False).ids
+    return pixels, [BOS, *ids, EOS]
+
+
+def picture(width, height):
+    """Stripes and ramps."""
+    import numpy as np
+    from PIL import Image
+
+    y, x, c = np.ogrid[:height, :width, :3]
+    grey = (x * (3 + c) + y * (7 - 2 * c)) // 4 + x // 32 * 37 + y // 32 * 91 + c * 53
+    return Image.fromarray((grey % 256).astype(np.uint8))
+
+
+class Torch:
+    """transformers on PyTorch, eager."""
+
+    def __init__(self, args, dtype):
+        import torch
+        import transformers
+
+        torch.set_num_threads(args.threads)
+        torch.set_grad_enabled(False)
+        self.torch = torch
+        self.dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+        self.version = f"torch {torch.__version__}, transformers {transformers.__version__}"
+        self.load_ms, self.model = timed(
+            lambda: transformers.Florence2ForConditionalGeneration.from_pretrained(args.model, dtype=self.dtype).eval()
+        )
+        pixels, prompt = question(args.model)
+        self.pixels = torch.from_numpy(pixels).to(self.dtype)
+        self.prompt = torch.tensor([prompt])
+        self.rules = transformers.GenerationConfig
+
+    def vision(self):
+        return self.model.get_image_features(self.pixels).pooler_output
+
+    def encode(self, features):
+        embeds = self.torch.cat([features, self.model.get_input_embeddings()(self.prompt)], 1)
+        return self.model.model.language_model.encoder(inputs_embeds=embeds)
+
+    def steps(self, encoded):
+        cache, token, times = None, EOS, []
+        for _ in range(TOKENS):
+
+            def step():
+                return self.model(
+                    encoder_outputs=encoded, decoder_input_ids=self.torch.tensor([[token]]), cache=cache, use_cache=True
+                )
+
+            spent, out = timed(step)
+            cache, token = out.cache, int(out.logits[0, -1].argmax())
+            times.append(spent)
+        # The first one fills the cross-attention's cache.
+        return statistics.median(times[1:])
+
+    def caption(self, beams):
+        encoded = self.encode(self.vision())
+        more = {"early_stopping": True} if beams > 1 else {}
+        self.model.generation_config = self.rules(
+            num_beams=beams, max_new_tokens=TOKENS, min_new_tokens=TOKENS - 1, no_repeat_ngram_size=NGRAM, bos_token_id=BOS,
+            forced_bos_token_id=BOS, forced_eos_token_id=EOS, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=EOS,
+            **more,
+        )  # fmt: skip
+        mask = self.torch.ones(encoded[0].shape[:2], dtype=self.torch.long)
+        return self.model.generate(encoder_outputs=encoded, attention_mask=mask)[0, 1:].tolist()
+
+
+class Onnx:
+    """The hub's parts on ONNX Runtime."""
+
+    def __init__(self, args, dtype):
+        import numpy as np
+        import onnxruntime
+
+        self.np = np
+        self.version = f"onnxruntime {onnxruntime.__version__}"
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = args.threads
+        start = time.perf_counter()
+        self.parts = {
+            name: onnxruntime.InferenceSession(args.onnx / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
+            for name in PARTS
+        }
+        self.load_ms = (time.perf_counter() - start) * 1000
+        self.names = {name: [value.name for value in part.get_inputs()] for name, part in self.parts.items()}
+        self.outputs = {name: [value.name for value in part.get_outputs()] for name, part in self.parts.items()}
+        self.pixels, self.prompt = question(args.model)
+
+    def run(self, name, **inputs):
+        found = {key: value for key, value in inputs.items() if key in self.names[name]}
+        return dict(zip(self.outputs[name], self.parts[name].run(None, found)))
+
+    def embed(self, ids):
+        return self.run("embed_tokens", input_ids=self.np.array(ids, self.np.int64))["inputs_embeds"]
+
+    def vision(self):
+        return self.run("vision_encoder", pixel_values=self.pixels)["image_features"]
+
+    def encode(self, features):
+        embeds = self.np.concatenate([features, self.embed([self.prompt])], 1)
+        mask = self.np.ones(embeds.shape[:2], self.np.int64)
+        return self.run("encoder_model", inputs_embeds=embeds, attention_mask=mask)["last_hidden_state"]
+
+    def step(self, encoded, past, tokens):
+        """Logits, and the keys and values of the next step; `past` is None at the first."""
+        embeds = self.embed([[token] for token in tokens])
+        mask = self.np.ones(encoded.shape[:2], self.np.int64)
+        if past is None:
+            out = self.run(
+                "decoder_model", encoder_attention_mask=mask, encoder_hidden_states=encoded, inputs_embeds=embeds
+            )
+            past = {}
+        else:
+            out = self.run("decoder_with_past_model", encoder_attention_mask=mask, inputs_embeds=embeds, **past)
+        logits = out.pop("logits")[:, -1]
+        return logits, past | {name.replace("present", "past_key_values"): value for name, value in out.items()}
+
+    def steps(self, encoded):
+        past, token, times = None, EOS, []
+        for _ in range(TOKENS):
+            spent, (logits, past) = timed(lambda: self.step(encoded, past, [token]))
+            token = int(logits[0].argmax())
+            times.append(spent)
+        return statistics.median(times[1:])
+
+    def caption(self, beams):
+        """A beam search in which nothing ends before the last token, which is forced: all beams run to it."""
+        np = self.np
+        encoded = self.encode(self.vision())
+        rows, sums, past = [[EOS]], np.zeros(1), None
+        for n in range(TOKENS):
+            logits, past = self.step(np.repeat(encoded, len(rows), 0), past, [row[-1] for row in rows])
+            logits = logits.astype(np.float64)
+            scores = logits - logits.max(1, keepdims=True)
+            scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+            scores[:, EOS] = -np.inf
+            for row, score in zip(rows, scores):
+                for at in range(len(row) - NGRAM + 1):
+                    if row[at : at + NGRAM - 1] == row[len(row) - NGRAM + 1 :]:
+                        score[row[at + NGRAM - 1]] = -np.inf
+            if n in (0, TOKENS - 1):
+                scores[:] = -np.inf
+                scores[:, BOS if n == 0 else EOS] = 0
+            total = (sums[:, None] + scores).ravel()
+            # As many beams as there are possible tokens at the first steps.
+            best = np.argsort(-total, kind="stable")[:beams]
+            best = best[np.isfinite(total[best])]
+            origins = best // scores.shape[1]
+            rows = [rows[origin] + [int(token)] for origin, token in zip(origins, best % scores.shape[1])]
+            sums = total[best]
+            past = {name: value[origins] for name, value in past.items()}
+        return rows[int(sums.argmax())][1:]
+
+
+def export(model_folder, folder):
+    """The parts as the hub's export names them, in f32."""
+    import torch
+    from transformers import Florence2ForConditionalGeneration
+    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model = Florence2ForConditionalGeneration.from_pretrained(
+        model_folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    language, text = model.model.language_model, model.config.text_config
+    layers, heads, width = text.decoder_layers, text.decoder_attention_heads, text.d_model
+
+    class Part(torch.nn.Module):
+        def __init__(self, run):
+            super().__init__()
+            self.model, self.run = model, run
+
+        def forward(self, *inputs):
+            return self.run(*inputs)
+
+    def entries(cache, kinds):
+        caches = {"decoder": cache.self_attention_cache, "encoder": cache.cross_attention_cache}
+        return [
+            value
+            for i in range(layers)
+            for kind in kinds
+            for value in (caches[kind].layers[i].keys, caches[kind].layers[i].values)
+        ]
+
+    def names(prefix, kinds):
+        return [f"{prefix}.{i}.{kind}.{value}" for i in range(layers) for kind in kinds for value in ("key", "value")]
+
+    def decode(mask, hidden, embeds, cache, kinds):
+        out = language.decoder(
+            inputs_embeds=embeds, encoder_hidden_states=hidden, encoder_attention_mask=mask, cache=cache, use_cache=True
+        )
+        return (model.lm_head(out.last_hidden_state), *entries(cache, kinds))
+
+    def first(mask, hidden, embeds):
+        return decode(mask, hidden, embeds, EncoderDecoderCache(DynamicCache(), DynamicCache()), ["decoder", "encoder"])
+
+    def later(mask, embeds, *past):
+        own, cross = DynamicCache(), DynamicCache()
+        cache = EncoderDecoderCache(own, cross)
+        for i in range(layers):
+            own.update(past[4 * i], past[4 * i + 1], i)
+            cross.update(past[4 * i + 2], past[4 * i + 3], i)
+            cache.is_updated[i] = True
+        # Only its length is asked for, once the keys are there.
+        hidden = past[2].transpose(1, 2).flatten(2)
+        return decode(mask, hidden, embeds, cache, ["decoder"])
+
+    size = json.loads((model_folder / "preprocessor_config.json").read_text())["size"]
+    pixels = torch.zeros(1, 3, size["height"], size["width"])
+    image_tokens = model.get_image_features(pixels).pooler_output.shape[1]
+    length, so_far = image_tokens + 10, 5
+    mask, embeds = torch.ones(1, length, dtype=torch.long), torch.randn(1, length, width)
+    past = [torch.randn(1, heads, n, width // heads) for _ in range(layers) for n in (so_far, so_far, length, length)]
+    both = ["decoder", "encoder"]
+    batch, prompt = {0: "batch_size"}, {0: "batch_size", 1: "encoder_sequence_length"}
+    grown = {name: {0: "batch_size", 2: f"{name.split('.')[2]}_past_length"} for name in names("past_key_values", both)}
+    present = {name: {0: "batch_size", 2: f"{name.split('.')[2]}_length"} for name in names("present", both)}
+    token = torch.randn(1, 1, width)
+    jobs = {
+        "vision_encoder": (
+            lambda pixels: model.get_image_features(pixels).pooler_output,
+            (pixels,), ["pixel_values"], ["image_features"], {"pixel_values": batch, "image_features": batch},
+        ),
+        "embed_tokens": (
+            lambda ids: model.get_input_embeddings()(ids),
+            (torch.tensor([[BOS, EOS]]),), ["input_ids"], ["inputs_embeds"],
+            {"input_ids": {0: "batch_size", 1: "length"}, "inputs_embeds": {0: "batch_size", 1: "length"}},
+        ),
+        "encoder_model": (
+            lambda mask, embeds: language.encoder(attention_mask=mask, inputs_embeds=embeds).last_hidden_state,
+            (mask, embeds), ["attention_mask", "inputs_embeds"], ["last_hidden_state"],
+            {"attention_mask": prompt, "inputs_embeds": prompt, "last_hidden_state": prompt},
+        ),
+        "decoder_model": (
+            first, (mask, embeds, token),
+            ["encoder_attention_mask", "encoder_hidden_states", "inputs_embeds"], ["logits", *names("present", both)],
+            {"encoder_attention_mask": prompt, "encoder_hidden_states": prompt,
+             "inputs_embeds": {0: "batch_size", 1: "length"}, "logits": {0: "batch_size", 1: "length"}, **present},
+        ),
+        "decoder_with_past_model": (
+            later, (mask, token, *past),
+            ["encoder_attention_mask", "inputs_embeds", *names("past_key_values", both)],
+            ["logits", *names("present", ["decoder"])],
+            {"encoder_attention_mask": prompt, "inputs_embeds": batch, "logits": batch, **grown,
+             **{name: present[name] for name in names("present", ["decoder"])}},
+        ),
+    }  # fmt: skip
+    for name, (run, inputs, input_names, output_names, axes) in jobs.items():
+        print(f"exporting {name}", file=sys.stderr)
+        with torch.no_grad():
+            torch.onnx.export(
+                Part(run).eval(), inputs, folder / f"{name}.onnx", input_names=input_names, output_names=output_names,
+                dynamic_axes=axes, opset_version=17, do_constant_folding=True, dynamo=False,
+            )  # fmt: skip
+
+
+def worker(args):
+    """Says once what it is, then answers each line of its input with one round."""
+    engine, dtype = args.worker.split(":")
+    engine = {"pytorch": Torch, "onnxruntime": Onnx}[engine](args, dtype)
+    print(json.dumps({"version": engine.version, "load_ms": engine.load_ms}), flush=True)
+    for _ in sys.stdin:
+        stages, tokens = {}, {}
+        stages["vision_ms"], features = timed(engine.vision)
+        stages["prompt_ms"], encoded = timed(lambda: engine.encode(features))
+        stages["step_ms"] = engine.steps(encoded)
+        stages["caption20_greedy_ms"], tokens["greedy"] = timed(lambda: engine.caption(1))
+        stages["caption20_beams3_ms"], tokens["beams3"] = timed(lambda: engine.caption(3))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"stages": stages, "tokens": tokens, "peak_rss_bytes": peak}), flush=True)
+
+
+class Python:
+    def __init__(self, args, engine, dtype):
+        self.name = f"{engine} {dtype}"
+        command = [
+            sys.executable,
+            __file__,
+            str(args.model),
+            "--worker",
+            f"{engine}:{dtype}",
+            "--threads",
+            str(args.threads),
+        ]
+        if args.onnx:
+            command += ["--onnx", str(args.onnx)]
+        environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TRANSFORMERS_VERBOSITY": "error"}
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.facts = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended; run it alone to see why: {' '.join(self.process.args)}")
+        return json.loads(line)
+
+    def round(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.facts | self.answer()
+
+
+class Program:
+    """Ours: a process for each round, which warms up by itself.
+
+    It prints one object: backend, dtype, threads, stages (the names of STAGES, in ms), load_ms, peak_rss_bytes, and the
+    captions' tokens ({"greedy": [...], "beams3": [...]}), to be compared.
+    """
+
+    def __init__(self, args, dtype):
+        self.name = f"florence2 {dtype}"
+        self.command = [
+            args.program, "bench", "--model", args.model, "--image", args.picture, "--task", TASK, "--dtype", dtype,
+            "--threads", str(args.threads), "--rounds", "1", "--format", "json",
+        ]  # fmt: skip
+        version = subprocess.run([args.program, "--version"], capture_output=True, text=True, check=True)
+        self.facts = {"version": version.stdout.strip()}
+
+    def round(self):
+        out = subprocess.run(self.command, stdout=subprocess.PIPE, text=True, check=True)
+        return self.facts | json.loads(out.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pytorch", default="f32,bf16", help="dtypes, or nothing")
+    parser.add_argument(
+        "--onnx", type=Path, help="the folder of the ONNX parts, in which they are written if they are missing"
+    )
+    parser.add_argument("--program", type=Path, default=ROOT / "target/release/florence2")
+    parser.add_argument("--dtypes", default="f32,bf16,f16", help="of the program; nothing leaves it out")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return worker(args)
+
+    engines = [("pytorch", dtype) for dtype in filter(None, args.pytorch.split(","))]
+    if args.onnx:
+        if not all((args.onnx / f"{name}.onnx").exists() for name in PARTS):
+            # In a process of its own: its memory must be free again.
+            code = f"import sys, pathlib; sys.path.insert(0, {str(ROOT / 'tools')!r}); import compare;"
+            code += f"compare.export(pathlib.Path({str(args.model)!r}), pathlib.Path({str(args.onnx)!r}))"
+            subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+        engines.append(("onnxruntime", "f32"))
+    runners = [Python(args, *engine) for engine in engines]
+    size = json.loads((args.model / "preprocessor_config.json").read_text())["size"]
+    ours = list(filter(None, args.dtypes.split(",")))
+    if ours:
+        if not args.program.exists():
+            raise SystemExit(
+                f"{args.program} is missing: cargo build --release -p florence2-cli, or --dtypes '' without it"
+            )
+        folder = tempfile.TemporaryDirectory()
+        args.picture = Path(folder.name) / "picture.png"
+        picture(size["width"], size["height"]).save(args.picture)
+        runners += [Program(args, dtype) for dtype in ours]
+
+    rounds = {runner.name: [] for runner in runners}
+    for number in range(args.rounds + 1):
+        for runner in runners:
+            # The first one warms up.
+            answer = runner.round()
+            if number > 0:
+                rounds[runner.name].append(answer)
+        print(f"round {number} of {args.rounds}", file=sys.stderr)
+
+    config = json.loads((args.model / "config.json").read_text())
+    text, vision = config["text_config"], config["vision_config"]
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, {args.threads} threads; medians of {args.rounds} rounds in turns."
+    )
+    print(f"Picture {size['width']}x{size['height']}, vision {vision['embed_dim']}, text {text['d_model']} x", end=" ")
+    print(f"{text['encoder_layers']} + {text['decoder_layers']} layers, {text['vocab_size']} rows; batch 1.")
+    versions = dict.fromkeys(answers[0]["version"] for answers in rounds.values())
+    print(f"Python {platform.python_version()}; " + "; ".join(versions) + ".\n")
+    print("| ms (ratio to the first) | " + " | ".join(STAGES.values()) + " | peak MB | load | tokens |")
+    print("|---|" + "---|" * (len(STAGES) + 3))
+    first = next(iter(rounds.values()))
+    for name, answers in rounds.items():
+        cells = []
+        for stage in STAGES:
+            median = statistics.median(answer["stages"][stage] for answer in answers)
+            # A round's own ratio: the machine's speed drifts between rounds.
+            ratio = statistics.median(a["stages"][stage] / b["stages"][stage] for a, b in zip(answers, first))
+            cells.append(f"{median:.1f} ({ratio:.2f})")
+        cells.append(f"{max(answer['peak_rss_bytes'] for answer in answers) / 1e6:.0f}")
+        cells.append(f"{statistics.median(answer['load_ms'] for answer in answers):.0f}")
+        cells.append(agreement(answers[-1].get("tokens"), first[-1]["tokens"]))
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def agreement(tokens, expected):
+    """Of each search, whether it found the first engine's tokens, or how many before the first other one."""
+    if not tokens:
+        return "not told"
+    told = []
+    for name, wanted in expected.items():
+        same = next((n for n, (a, b) in enumerate(zip(tokens[name], wanted)) if a != b), TOKENS)
+        told.append("same" if tokens[name] == wanted else f"{name}: first {same}")
+    return "same" if set(told) == {"same"} else ", ".join(told)
+
+
+if __name__ == "__main__":
+    main()
