@@ -1,0 +1,648 @@
+//! The weights of a checkpoint: files found, names brought into one layout, each tensor checked before it is read.
+//!
+//! Tensors are read one at a time into memory of their own, not mapped: they are repacked or moved to a device anyway,
+//! a map would count against the process beside that copy, and a file that is cut short under a map ends the process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::pickle::PthTensors;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::tensor::{Dtype, Metadata};
+use serde::Deserialize;
+
+use crate::error::LoadError;
+
+/// Whose names the tensors have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// The checkpoints as microsoft published them: `vision_tower.…`, `language_model.model.…`.
+    Microsoft,
+    /// As the transformers library writes them: `model.vision_tower.…`, `model.language_model.…`.
+    Transformers,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Microsoft => "microsoft",
+            Self::Transformers => "transformers",
+        })
+    }
+}
+
+/// The four names that one matrix goes by.
+pub(crate) const EMBEDDINGS: [&str; 4] = [
+    "model.language_model.shared.weight",
+    "model.language_model.encoder.embed_tokens.weight",
+    "model.language_model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+];
+/// Added to the logits; in microsoft's files, where it is zero.
+pub(crate) const LOGITS_BIAS: &str = "model.final_logits_bias";
+/// Stored as `[inputs, outputs]` in microsoft's layout, and as `[outputs, inputs]` in the other.
+pub(crate) const IMAGE_PROJECTION: &str = "model.multi_modal_projector.image_projection.weight";
+
+/// A checkpoint's tensors by their names in the transformers layout.
+pub(crate) struct Weights {
+    layout: Layout,
+    entries: BTreeMap<String, Entry>,
+    sources: Vec<Source>,
+    /// The largest magnitude that the type has in which weights will be held.
+    largest: f32,
+}
+
+struct Entry {
+    /// The name in the file.
+    name: String,
+    source: usize,
+    shape: Vec<usize>,
+    stored: Stored,
+    used: AtomicBool,
+}
+
+enum Stored {
+    Bytes { dtype: Dtype, begin: u64, length: usize },
+    Pickle { dtype: candle_core::DType },
+}
+
+enum Source {
+    /// Tensors are read by several threads, one at a time.
+    File {
+        path: PathBuf,
+        file: Mutex<File>,
+    },
+    Memory(Vec<u8>),
+    Pickle {
+        path: PathBuf,
+        tensors: Box<PthTensors>,
+    },
+}
+
+/// What a file of weights says it holds.
+pub(crate) struct Summary {
+    pub(crate) layout: Layout,
+    pub(crate) tensors: usize,
+    pub(crate) parameters: u64,
+    pub(crate) dtypes: Vec<String>,
+    pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Weights {
+    /// Finds the weights of a folder and reads what they hold, but no tensor yet.
+    pub(crate) fn open(folder: &Path) -> Result<Self, LoadError> {
+        let whole = folder.join("model.safetensors");
+        let pickle = folder.join("pytorch_model.bin");
+        let mut found = Found::default();
+        if whole.exists() {
+            found.safetensors(whole)?;
+        } else if let Some(index) = Index::read(folder, "model.safetensors.index.json")? {
+            for shard in index.shards(folder, "model.safetensors.index.json")? {
+                found.safetensors(shard)?;
+            }
+            found.compare(&index, "model.safetensors.index.json")?;
+        } else if pickle.exists() {
+            found.pickle(pickle)?;
+        } else if let Some(index) = Index::read(folder, "pytorch_model.bin.index.json")? {
+            for shard in index.shards(folder, "pytorch_model.bin.index.json")? {
+                found.pickle(shard)?;
+            }
+            found.compare(&index, "pytorch_model.bin.index.json")?;
+        } else {
+            return Err(LoadError::NoWeights { folder: folder.to_owned() });
+        }
+        found.finish()
+    }
+
+    /// From the bytes of a safetensors file.
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, LoadError> {
+        let mut found = Found::default();
+        let path = Path::new("the weights in memory");
+        let (begin, metadata) = header(path, &mut bytes.as_slice(), bytes.len() as u64)?;
+        found.sources.push(Source::Memory(bytes));
+        found.tensors(path, begin, &metadata)?;
+        found.finish()
+    }
+
+    /// Refuses tensors with numbers beyond a type's largest, which would become infinite in it.
+    pub(crate) fn limit(&mut self, largest: f32) {
+        self.largest = largest;
+    }
+
+    pub(crate) fn summary(&self) -> Summary {
+        let mut dtypes: Vec<_> = self.entries.values().map(|entry| entry.stored.name()).collect();
+        dtypes.sort();
+        dtypes.dedup();
+        let parameters = self.entries.values();
+        let parameters = parameters
+            .map(|entry| entry.shape.iter().fold(1u64, |product, &n| product.saturating_mul(n as u64)));
+        let files = self.sources.iter().filter_map(|source| match source {
+            Source::File { path, .. } | Source::Pickle { path, .. } => Some(path.clone()),
+            Source::Memory(_) => None,
+        });
+        Summary {
+            layout: self.layout,
+            tensors: self.entries.len(),
+            parameters: parameters.fold(0, u64::saturating_add),
+            dtypes,
+            files: files.collect(),
+        }
+    }
+
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// The shape of a tensor, for the few whose size the file decides.
+    pub(crate) fn shape(&self, name: &str) -> Result<&[usize], LoadError> {
+        self.entries.get(name).map(|entry| entry.shape.as_slice()).ok_or_else(|| self.missing(name))
+    }
+
+    /// Reads a tensor, which must have this shape.
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let transposed = self.layout == Layout::Microsoft && name == IMAGE_PROJECTION;
+        let mut expected = shape.to_vec();
+        if transposed {
+            expected.reverse();
+        }
+        let Some(entry) = self.entries.get(name) else { return Err(self.missing(name)) };
+        if entry.shape != expected {
+            return Err(LoadError::Shape {
+                name: entry.name.clone(),
+                layout: self.layout,
+                found: entry.shape.clone(),
+                expected,
+            });
+        }
+        entry.used.store(true, Ordering::Relaxed);
+        let values = self.sources[entry.source].read(entry)?;
+        // Without an early end within a chunk, which is how it becomes vector instructions.
+        if !values
+            .par_chunks(1 << 16)
+            .all(|chunk| chunk.iter().fold(true, |finite, x| finite & x.is_finite()))
+        {
+            return Err(LoadError::NotFinite { name: entry.name.clone() });
+        }
+        if self.largest < f32::MAX && !values.iter().all(|x| x.abs() <= self.largest) {
+            return Err(LoadError::OutOfRange { name: entry.name.clone(), largest: self.largest });
+        }
+        Ok(if transposed { transpose(&values, expected[0], expected[1]) } else { values })
+    }
+
+    /// The matrix that embeds tokens and also gives the logits: any of its four names, all of which must agree.
+    pub(crate) fn embeddings(&self, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let mut names =
+            EMBEDDINGS.into_iter().filter(|name| self.holds(name)).collect::<Vec<_>>().into_iter();
+        let Some(first) = names.next() else { return Err(self.missing(EMBEDDINGS[0])) };
+        let values = self.tensor(first, shape)?;
+        for name in names {
+            if self.tensor(name, shape)? != values {
+                let file = |name: &str| self.entries[name].name.clone();
+                return Err(LoadError::NotTied { first: file(first), second: file(name) });
+            }
+        }
+        Ok(values)
+    }
+
+    /// After everything was read: that there is nothing else.
+    pub(crate) fn finish(self) -> Result<(), LoadError> {
+        let unused = self
+            .entries
+            .into_values()
+            .filter(|entry| !entry.used.load(Ordering::Relaxed))
+            .map(|entry| entry.name);
+        let names: Vec<_> = unused.collect();
+        if names.is_empty() { Ok(()) } else { Err(LoadError::Unused { names, layout: self.layout }) }
+    }
+
+    fn missing(&self, name: &str) -> LoadError {
+        let name = match self.layout {
+            Layout::Microsoft => microsoft_name(name),
+            Layout::Transformers => name.to_owned(),
+        };
+        LoadError::Missing { name, layout: self.layout }
+    }
+}
+
+impl Index {
+    fn read(folder: &Path, file: &str) -> Result<Option<Self>, LoadError> {
+        let path = folder.join(file);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(&path).map_err(|source| LoadError::Io { path, source })?;
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|source| LoadError::Json { file: file.to_owned(), source })
+    }
+
+    fn shards(&self, folder: &Path, file: &str) -> Result<Vec<PathBuf>, LoadError> {
+        let mut names: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        let problem = |problem: String| LoadError::Index { file: file.to_owned(), problem };
+        if names.is_empty() {
+            return Err(problem("it names no file".to_owned()));
+        }
+        for name in &names {
+            // A shard lies beside its index; anything else would read files of somebody else's choice.
+            if Path::new(name).file_name() != Some(name.as_ref()) {
+                return Err(problem(format!("{name:?} is not the name of a file in this folder")));
+            }
+            if !folder.join(name).exists() {
+                return Err(problem(format!("the shard {name} is missing")));
+            }
+        }
+        Ok(names.into_iter().map(|name| folder.join(name)).collect())
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    sources: Vec<Source>,
+    /// Under their names in the files.
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Found {
+    fn safetensors(&mut self, path: PathBuf) -> Result<(), LoadError> {
+        let io = |source| LoadError::Io { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let (begin, metadata) = header(&path, &mut file, length)?;
+        self.sources.push(Source::File { path: path.clone(), file: Mutex::new(file) });
+        self.tensors(&path, begin, &metadata)
+    }
+
+    fn tensors(&mut self, path: &Path, begin: u64, metadata: &Metadata) -> Result<(), LoadError> {
+        for (name, info) in metadata.tensors() {
+            let (from, to) = info.data_offsets;
+            let stored = Stored::Bytes { dtype: info.dtype, begin: begin + from as u64, length: to - from };
+            self.insert(path, name, info.shape.clone(), stored)?;
+        }
+        Ok(())
+    }
+
+    fn pickle(&mut self, path: PathBuf) -> Result<(), LoadError> {
+        let broken = |source: candle_core::Error| LoadError::Weights {
+            file: path.clone(),
+            problem: format!("{source}"),
+        };
+        let length =
+            std::fs::metadata(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?.len();
+        let tensors = PthTensors::new(&path, None).map_err(broken)?;
+        let infos: Vec<_> = tensors
+            .tensor_infos()
+            .iter()
+            .map(|(name, info)| (name.clone(), info.layout.dims().to_vec(), info.dtype))
+            .collect();
+        self.sources.push(Source::Pickle { path: path.clone(), tensors: Box::new(tensors) });
+        // candle makes room for what a shape says before it reads; nothing is compressed in these files.
+        for (name, shape, dtype) in &infos {
+            let size =
+                shape.iter().fold(dtype.size_in_bytes() as u64, |size, &n| size.saturating_mul(n as u64));
+            if size > length {
+                let problem =
+                    format!("the tensor {name} says that it has {size} bytes, and the file has {length}");
+                return Err(LoadError::Weights { file: path, problem });
+            }
+        }
+        for (name, shape, dtype) in infos {
+            self.insert(&path, name, shape, Stored::Pickle { dtype })?;
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        path: &Path,
+        name: String,
+        shape: Vec<usize>,
+        stored: Stored,
+    ) -> Result<(), LoadError> {
+        let entry = Entry {
+            name: name.clone(),
+            source: self.sources.len() - 1,
+            shape,
+            stored,
+            used: AtomicBool::new(false),
+        };
+        if self.entries.insert(name.clone(), entry).is_some() {
+            let problem = format!("the tensor {name} is in another file, too");
+            return Err(LoadError::Weights { file: path.to_owned(), problem });
+        }
+        Ok(())
+    }
+
+    fn compare(&self, index: &Index, file: &str) -> Result<(), LoadError> {
+        let missing = index.weight_map.iter().find(|(name, _)| !self.entries.contains_key(*name));
+        if let Some((name, shard)) = missing {
+            let problem = format!("{shard} does not hold the tensor {name}");
+            return Err(LoadError::Index { file: file.to_owned(), problem });
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Weights, LoadError> {
+        let begins = |with: &str| self.entries.keys().any(|name| name.starts_with(with));
+        let layout = if begins("model.vision_tower.") {
+            Layout::Transformers
+        } else if begins("vision_tower.") {
+            Layout::Microsoft
+        } else {
+            let Some(first) = self.entries.keys().next().cloned() else { return Err(LoadError::NoTensors) };
+            return Err(LoadError::UnknownLayout { tensors: self.entries.len(), first });
+        };
+        let mut entries = BTreeMap::new();
+        for (name, entry) in self.entries {
+            let name = match layout {
+                Layout::Microsoft => transformers_name(&name),
+                Layout::Transformers => name,
+            };
+            let stored = entry.name.clone();
+            if let Some(other) = entries.insert(name, entry) {
+                return Err(LoadError::Twice { first: other.name, second: stored });
+            }
+        }
+        Ok(Weights { layout, entries, sources: self.sources, largest: f32::MAX })
+    }
+}
+
+/// A safetensors header is a few dozen kilobytes here; this is the format's own limit.
+const LARGEST_HEADER: u64 = 100_000_000;
+
+/// Where the data begins, and what it holds. The whole file must be there.
+fn header(path: &Path, file: &mut impl Read, length: u64) -> Result<(u64, Metadata), LoadError> {
+    let broken = |problem: String| LoadError::Weights { file: path.to_owned(), problem };
+    let io = |source| LoadError::Io { path: path.to_owned(), source };
+    if length < 8 {
+        return Err(broken(format!("it has only {length} bytes")));
+    }
+    let mut size = [0; 8];
+    file.read_exact(&mut size).map_err(io)?;
+    if &size == b"version " {
+        return Err(broken("it is a pointer of Git LFS; `git lfs pull` fetches the file itself".to_owned()));
+    }
+    let header = u64::from_le_bytes(size);
+    if header > LARGEST_HEADER || header > length - 8 {
+        return Err(broken(format!("its header should have {header} bytes, and the file has {length}")));
+    }
+    let mut bytes = vec![0; header as usize];
+    file.read_exact(&mut bytes).map_err(io)?;
+    // Reading it also checks that tensors lie one behind the other, each as long as its shape says.
+    let metadata: Metadata = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+    let data = metadata.data_len() as u64;
+    if data != length - 8 - header {
+        let whole = data.saturating_add(8 + header);
+        return Err(broken(format!(
+            "it should have {whole} bytes and has {length}; the download may have been cut off"
+        )));
+    }
+    Ok((8 + header, metadata))
+}
+
+impl Stored {
+    fn name(&self) -> String {
+        match self {
+            Self::Bytes { dtype, .. } => format!("{dtype:?}").to_lowercase(),
+            Self::Pickle { dtype } => dtype.as_str().to_owned(),
+        }
+    }
+}
+
+impl Source {
+    fn read(&self, entry: &Entry) -> Result<Vec<f32>, LoadError> {
+        match (&entry.stored, self) {
+            (&Stored::Bytes { dtype, begin, length }, Self::File { path, file }) => {
+                let io = |source| LoadError::Io { path: path.clone(), source };
+                decode(&entry.name, dtype, length, |bytes| {
+                    // Nothing that panics is done while it is held, and a position is set before each read.
+                    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                    file.seek(SeekFrom::Start(begin)).map_err(io)?;
+                    file.read_exact(bytes).map_err(io)
+                })
+            }
+            (&Stored::Bytes { dtype, begin, length }, Self::Memory(memory)) => {
+                let data = &memory[begin as usize..][..length];
+                decode(&entry.name, dtype, length, |bytes| {
+                    bytes.copy_from_slice(data);
+                    Ok(())
+                })
+            }
+            (Stored::Pickle { .. }, Self::Pickle { path, tensors }) => {
+                let broken = |source: candle_core::Error| LoadError::Weights {
+                    file: path.clone(),
+                    problem: format!("{}: {source}", entry.name),
+                };
+                let tensor = tensors.get(&entry.name).map_err(broken)?;
+                let Some(tensor) = tensor else {
+                    let problem = format!("the tensor {} is gone", entry.name);
+                    return Err(LoadError::Weights { file: path.clone(), problem });
+                };
+                use candle_core::DType;
+                if !matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+                    return Err(LoadError::Dtype { name: entry.name.clone(), dtype: entry.stored.name() });
+                }
+                let values =
+                    tensor.to_dtype(DType::F32).and_then(|t| t.flatten_all()).and_then(|t| t.to_vec1());
+                values.map_err(broken)
+            }
+            _ => unreachable!("a tensor is stored as its source stores tensors"),
+        }
+    }
+}
+
+/// Reads little-endian numbers, straight into their place where they are `f32`.
+fn decode(
+    name: &str,
+    dtype: Dtype,
+    length: usize,
+    read: impl FnOnce(&mut [u8]) -> Result<(), LoadError>,
+) -> Result<Vec<f32>, LoadError> {
+    match dtype {
+        Dtype::F32 => {
+            let mut values = vec![0.0f32; length / 4];
+            read(bytemuck::cast_slice_mut(&mut values))?;
+            if cfg!(target_endian = "big") {
+                for value in &mut values {
+                    *value = f32::from_bits(value.to_bits().swap_bytes());
+                }
+            }
+            Ok(values)
+        }
+        Dtype::F16 | Dtype::BF16 => {
+            let mut halves = vec![0u16; length / 2];
+            read(bytemuck::cast_slice_mut(&mut halves))?;
+            if cfg!(target_endian = "big") {
+                halves.iter_mut().for_each(|bits| *bits = bits.swap_bytes());
+            }
+            // In slices: `half` asks for the processor's features once for each call.
+            let mut values = vec![0.0; halves.len()];
+            if dtype == Dtype::F16 {
+                halves.reinterpret_cast::<f16>().convert_to_f32_slice(&mut values);
+            } else {
+                halves.reinterpret_cast::<bf16>().convert_to_f32_slice(&mut values);
+            }
+            Ok(values)
+        }
+        other => Err(LoadError::Dtype { name: name.to_owned(), dtype: format!("{other:?}").to_lowercase() }),
+    }
+}
+
+fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let mut transposed = vec![0.0; values.len()];
+    for row in 0..rows {
+        for column in 0..columns {
+            transposed[column * rows + row] = values[row * columns + column];
+        }
+    }
+    transposed
+}
+
+/// Parts of names inside of a block: microsoft's, and transformers'.
+const BLOCK_PARTS: [(&str, &str); 12] = [
+    (".conv1.fn.dw.", ".conv1."),
+    (".conv2.fn.dw.", ".conv2."),
+    (".window_attn.norm.", ".norm1."),
+    (".channel_attn.norm.", ".norm1."),
+    (".window_attn.fn.qkv.", ".window_attn.qkv."),
+    (".window_attn.fn.proj.", ".window_attn.proj."),
+    (".channel_attn.fn.qkv.", ".channel_attn.qkv."),
+    (".channel_attn.fn.proj.", ".channel_attn.proj."),
+    (".ffn.norm.", ".norm2."),
+    (".ffn.fn.net.fc1.", ".ffn.fc1."),
+    (".ffn.fn.net.fc2.", ".ffn.fc2."),
+    (".proj.", ".conv."),
+];
+
+/// Beginnings of names: microsoft's, and transformers'.
+const PREFIXES: [(&str, &str); 7] = [
+    ("image_proj_norm.", "model.multi_modal_projector.image_proj_norm."),
+    ("image_pos_embed.", "model.multi_modal_projector.image_position_embed."),
+    ("visual_temporal_embed.", "model.multi_modal_projector.visual_temporal_embed."),
+    ("language_model.model.", "model.language_model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("language_model.final_logits_bias", LOGITS_BIAS),
+    ("vision_tower.", "model.vision_tower."),
+];
+
+/// The name that transformers has for one of microsoft's. A name that is not known stays what it is.
+fn transformers_name(name: &str) -> String {
+    if name == "image_projection" {
+        return IMAGE_PROJECTION.to_owned();
+    }
+    let Some((with, without)) =
+        PREFIXES.iter().find_map(|(from, to)| name.strip_prefix(from).map(|rest| (to, rest)))
+    else {
+        return name.to_owned();
+    };
+    let mut mapped = format!("{with}{without}");
+    if name.starts_with("vision_tower.") {
+        // `.proj.` is also the end of an attention's name, in both layouts.
+        let parts =
+            if name.starts_with("vision_tower.convs.") { &BLOCK_PARTS[11..] } else { &BLOCK_PARTS[..11] };
+        if let Some((from, to)) = parts.iter().find(|(from, _)| mapped.contains(from)) {
+            mapped = mapped.replace(from, to);
+        }
+    }
+    mapped
+}
+
+/// The way back, for messages.
+fn microsoft_name(name: &str) -> String {
+    if name == IMAGE_PROJECTION {
+        return "image_projection".to_owned();
+    }
+    let Some((with, without)) =
+        PREFIXES.iter().find_map(|(to, from)| name.strip_prefix(from).map(|rest| (to, rest)))
+    else {
+        return name.to_owned();
+    };
+    let mut mapped = format!("{with}{without}");
+    if name.starts_with("model.vision_tower.") {
+        let channel = name.contains(".channel_block.");
+        let parts = BLOCK_PARTS.iter().filter(|(from, _)| match *from {
+            ".channel_attn.norm." => channel,
+            ".window_attn.norm." => !channel,
+            ".proj." => name.starts_with("model.vision_tower.convs."),
+            _ => true,
+        });
+        if let Some((to, from)) = parts.into_iter().find(|(_, from)| mapped.contains(from)) {
+            mapped = mapped.replace(from, to);
+        }
+    }
+    mapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        let cases = [
+            ("vision_tower.convs.1.proj.weight", "model.vision_tower.convs.1.conv.weight"),
+            ("vision_tower.convs.1.norm.bias", "model.vision_tower.convs.1.norm.bias"),
+            (
+                "vision_tower.blocks.2.8.spatial_block.conv1.fn.dw.weight",
+                "model.vision_tower.blocks.2.8.spatial_block.conv1.weight",
+            ),
+            (
+                "vision_tower.blocks.2.8.spatial_block.window_attn.norm.weight",
+                "model.vision_tower.blocks.2.8.spatial_block.norm1.weight",
+            ),
+            (
+                "vision_tower.blocks.0.0.channel_block.channel_attn.norm.bias",
+                "model.vision_tower.blocks.0.0.channel_block.norm1.bias",
+            ),
+            (
+                "vision_tower.blocks.0.0.channel_block.channel_attn.fn.proj.bias",
+                "model.vision_tower.blocks.0.0.channel_block.channel_attn.proj.bias",
+            ),
+            (
+                "vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.bias",
+                "model.vision_tower.blocks.0.0.spatial_block.window_attn.qkv.bias",
+            ),
+            (
+                "vision_tower.blocks.0.0.channel_block.ffn.norm.bias",
+                "model.vision_tower.blocks.0.0.channel_block.norm2.bias",
+            ),
+            (
+                "vision_tower.blocks.0.0.channel_block.ffn.fn.net.fc2.weight",
+                "model.vision_tower.blocks.0.0.channel_block.ffn.fc2.weight",
+            ),
+            ("image_projection", IMAGE_PROJECTION),
+            ("image_proj_norm.weight", "model.multi_modal_projector.image_proj_norm.weight"),
+            (
+                "image_pos_embed.row_embeddings.weight",
+                "model.multi_modal_projector.image_position_embed.row_embeddings.weight",
+            ),
+            (
+                "visual_temporal_embed.pos_idx_to_embed",
+                "model.multi_modal_projector.visual_temporal_embed.pos_idx_to_embed",
+            ),
+            (
+                "language_model.model.encoder.layers.0.self_attn.q_proj.weight",
+                "model.language_model.encoder.layers.0.self_attn.q_proj.weight",
+            ),
+            ("language_model.lm_head.weight", "lm_head.weight"),
+            ("language_model.final_logits_bias", LOGITS_BIAS),
+        ];
+        for (microsoft, transformers) in cases {
+            assert_eq!(transformers_name(microsoft), transformers);
+            assert_eq!(microsoft_name(transformers), microsoft);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What transformers computed with a checkpoint, and how far we are from it.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Tensor};
+use florence2_backend_candle::{Candle, CandleModel, Device, Dtype};
+use florence2_core::{Ask, PixelValues, VisionSeq2Seq};
+
+pub(crate) struct Expected(HashMap<String, Tensor>);
+
+impl Expected {
+    /// What `tools/random_checkpoint.py` stored beside the weights.
+    pub(crate) fn read(folder: &Path) -> Self {
+        Self(
+            candle_core::safetensors::load(folder.join("expected.safetensors"), &candle_core::Device::Cpu)
+                .unwrap(),
+        )
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
+        self.0[name].to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
+        self.0[name].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
+    }
+}
+
+/// The picture that the tool computes by the same rule.
+pub(crate) fn picture(number: usize, width: usize, height: usize) -> PixelValues {
+    let mut values = Vec::with_capacity(3 * width * height);
+    for c in 0..3 {
+        for y in 0..height {
+            for x in 0..width {
+                let grey = (x * (3 + c) + y * (7 - 2 * c)) / 4
+                    + (x / 32) * 37
+                    + (y / 32) * 91
+                    + c * 53
+                    + number * 101;
+                values.push((grey % 256) as f32 / 127.5 - 1.0);
+            }
+        }
+    }
+    PixelValues::new(width, height, values).unwrap()
+}
+
+pub(crate) fn tiny(layout: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tiny").join(layout)
+}
+
+pub(crate) fn load(folder: &Path, device: Device, dtype: Dtype) -> CandleModel {
+    Candle { device, dtype, ..Candle::default() }.load(folder).unwrap()
+}
+
+/// The largest difference, as a part of the largest magnitude.
+pub(crate) fn relative(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    let scale = theirs.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+    absolute(ours, theirs) / scale
+}
+
+pub(crate) fn absolute(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    // A difference that is not a number must not be lost in a maximum.
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, |a, b| if b <= a { a } else { b })
+}
+
+/// How far image features are from transformers', relatively, and logits, absolutely.
+pub(crate) struct Distance {
+    pub(crate) features: f32,
+    pub(crate) logits: f32,
+}
+
+/// Runs both of the stored asks as one batch, fed with the stored tokens.
+pub(crate) fn distance(model: &mut CandleModel, expected: &Expected) -> Distance {
+    let (width, height) = (model.spec().image_width, model.spec().image_height);
+    let vocabulary = model.spec().vocabulary_size;
+    let images = model.encode_image(&[picture(0, width, height), picture(1, width, height)]).unwrap();
+    let prompts = [expected.ids("prompt.0"), expected.ids("prompt.1")];
+    let mut distance = Distance { features: 0.0, logits: 0.0 };
+    for (index, image) in images.iter().enumerate() {
+        let ours = image.to_vec().unwrap();
+        distance.features =
+            distance.features.max(relative(&ours, &expected.floats(&format!("image_features.{index}"))));
+    }
+    let asks: Vec<_> = images.iter().zip(&prompts).map(|(image, prompt)| Ask { image, prompt }).collect();
+    let mut state = model.encode_prompt(&asks).unwrap();
+    let expected_logits = [expected.floats("logits.0"), expected.floats("logits.1")];
+    let mut logits = vec![0.0; 2 * vocabulary];
+    for (step, token) in expected.ids("forced").into_iter().enumerate() {
+        model.decode_step(&mut state, &[token, token], &mut logits).unwrap();
+        for (ours, theirs) in logits.chunks(vocabulary).zip(&expected_logits) {
+            distance.logits = distance.logits.max(absolute(ours, &theirs[step * vocabulary..][..vocabulary]));
+        }
+    }
+    distance
+}
