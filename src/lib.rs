@@ -5,7 +5,22 @@
 //! tokens. This crate is the whole of it for an application; [`florence2_core`], which it re-exports, is the part
 //! that needs no network and no `std`.
 //!
-//! As of this version it reads answers and writes prompts; running the network is in the works.
+//! From a picture to an answer, with a checkpoint's folder ([`Florence2`]):
+//!
+#![cfg_attr(feature = "candle", doc = "```no_run")]
+#![cfg_attr(not(feature = "candle"), doc = "```ignore")]
+//! use florence2::{Candle, Florence2, GenerationConfig, Image};
+//!
+//! let mut florence = Florence2::load("Florence-2-base-ft", Candle::default())?;
+//! let car = florence.see(&Image::open("car.jpg")?)?;
+//! let output = florence.ask(&car, &"<OD>".parse()?, &GenerationConfig::default())?;
+//! for found in output.answer.as_boxes().unwrap_or_default() {
+//!     println!("{} at {:?}", found.label, found.shape.to_array());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! From an answer that another system produced to boxes, without any weights:
 //!
 //! ```
 //! use florence2::{ImageSize, ParseOptions, Task, parse};
@@ -18,15 +33,47 @@
 //! # Ok::<(), florence2::SizeError>(())
 //! ```
 //!
-//! [`record`] reads and writes the JSON of `florence2 parse --jsonl`, and [`people`] what the program prints for
-//! people, so that a service of one's own can speak the same.
+//! [`record`] reads and writes the JSON of the program, and [`people`] what it prints for people, so that a service of
+//! one's own can speak the same.
+//!
+//! # Crate features
+//!
+//! Each only adds; a value, not a feature, says what is used. Without any, this is the core with its records.
+//!
+//! - `candle` (default): the backend `Candle`, from safetensors or PyTorch weights; implies `model`.
+//! - `cuda`, `metal`, `accelerate`, `mkl`: devices and libraries of that backend.
+//! - `model`: `Florence2` over any network behind [`VisionSeq2Seq`]; implies `image` and `tokenizer`.
+//! - `demo`: a tiny checkpoint in the program, `Florence2::demo`; implies `model`.
+//! - `image`: pictures from files, and prepared for the network.
+//! - `overlay`: answers drawn over pictures; implies `image`.
+//! - `tokenizer`: the checkpoints' own tokenizer.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "demo")]
+mod demo;
+#[cfg(feature = "model")]
+mod florence;
+#[cfg(feature = "overlay")]
+pub mod overlay;
 pub mod people;
+#[cfg(feature = "image")]
+pub mod pixels;
 pub mod record;
+#[cfg(feature = "tokenizer")]
+mod tokenizer;
 
+#[cfg(feature = "model")]
+pub use florence::{
+    Backend, Error, Florence2, Mismatch, Output, OutputToken, Piece, Seen, Sequence, Timings,
+};
+#[cfg(feature = "candle")]
+pub use florence2_backend_candle::{self as candle, Candle, CandleModel};
 pub use florence2_core::*;
+#[cfg(feature = "image")]
+pub use pixels::{DecodeOptions, Image, ImageError, Preprocessor, PreprocessorError};
+#[cfg(feature = "tokenizer")]
+pub use tokenizer::{TokenDecoder, Tokenizer, TokenizerError};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

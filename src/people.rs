@@ -17,7 +17,7 @@ use crate::{Answer, Label, Labeled, Point, Polygon};
 pub fn write_answer(mut out: impl Write, answer: &Answer) -> io::Result<()> {
     match answer {
         Answer::Text(text) => {
-            write_plain(&mut out, text, |c| c == '\n' || c == '\t')?;
+            write_text(&mut out, text)?;
             writeln!(out)
         }
         Answer::Boxes(rows) => rows.iter().try_for_each(|row| {
@@ -44,6 +44,15 @@ pub fn write_answer(mut out: impl Write, answer: &Answer) -> io::Result<()> {
             end_row(&mut out, row)
         }),
     }
+}
+
+/// Writes a text, or a piece of one, as [`write_answer`] does, without a newline at the end.
+///
+/// # Errors
+///
+/// If the writer fails.
+pub fn write_text(mut out: impl Write, text: &str) -> io::Result<()> {
+    write_plain(&mut out, text, |c| c == '\n' || c == '\t')
 }
 
 fn write_label(out: &mut impl Write, label: &Label) -> io::Result<()> {

@@ -4,6 +4,8 @@
 //! not need may be absent, and keys that are not known are ignored, so that a dataset's own records can be piped
 //! through as they are.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -380,6 +382,157 @@ impl PromptRecord {
         };
         Ok(Self { id, ..Self::new(&prompt, dialect) })
     }
+}
+
+/// The answer to a question about a picture, with all that it took: what `florence2 run --format json` writes.
+#[cfg(feature = "model")]
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct OutputRecord<'a> {
+    /// The picture, as it was named.
+    pub image: &'a str,
+    /// What was asked: the task's marker and its input, or the raw prompt.
+    pub prompt: String,
+    /// The task; `null` for a raw prompt.
+    pub task: Option<Task>,
+    /// How the answer was read.
+    pub kind: AnswerKind,
+    /// Whose rules were followed.
+    pub dialect: Dialect,
+    /// The picture's size; the shapes are in its pixels.
+    pub image_size: Extent,
+    /// The answer.
+    #[serde(flatten)]
+    pub best: SequenceRecord<'a>,
+    /// The other sequences, where more than one was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<SequenceRecord<'a>>,
+    /// How long it took.
+    pub timings: TimingsRecord,
+}
+
+/// One sequence of an [`OutputRecord`].
+#[cfg(feature = "model")]
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SequenceRecord<'a> {
+    /// The answer.
+    pub answer: &'a Answer,
+    /// What looks wrong in it; usually nothing.
+    pub symptoms: &'a [Symptom],
+    /// Its text, special tokens kept.
+    pub text: &'a str,
+    /// The mean log-probability of its tokens, if the length penalty is 1.
+    pub score: f32,
+    /// Why it ended: `end_of_sequence`, `length` (it may be cut off) or `cancelled`.
+    pub finish: &'static str,
+    /// Its tokens with their log-probabilities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<&'a [crate::OutputToken]>,
+}
+
+/// Times in seconds.
+#[cfg(feature = "model")]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct TimingsRecord {
+    /// To see the picture, which is done once for all that it is asked.
+    pub vision: f64,
+    /// To encode the prompt.
+    pub prompt: f64,
+    /// To decode the answer.
+    pub decode: f64,
+    /// Steps of the decoder.
+    pub steps: usize,
+    /// Steps in a second.
+    pub steps_per_second: f64,
+}
+
+#[cfg(feature = "model")]
+impl<'a> OutputRecord<'a> {
+    /// Of an output, its tokens included or not.
+    #[must_use]
+    pub fn new(image: &'a str, output: &'a crate::Output, tokens: bool) -> Self {
+        let finish = |finish| match finish {
+            crate::Finish::EndOfSequence => "end_of_sequence",
+            crate::Finish::Length => "length",
+            crate::Finish::Cancelled => "cancelled",
+        };
+        let alternatives = output.alternatives.iter().map(|sequence| SequenceRecord {
+            answer: &sequence.answer,
+            symptoms: &sequence.symptoms,
+            text: &sequence.text,
+            score: sequence.score,
+            finish: finish(sequence.finish),
+            tokens: tokens.then_some(sequence.tokens.as_slice()),
+        });
+        // Microseconds are as exact as a clock of such work is.
+        let seconds = |time: std::time::Duration| (time.as_secs_f64() * 1e6).round() / 1e6;
+        let timings = &output.timings;
+        Self {
+            image,
+            prompt: output.prompt.to_string(),
+            task: output.prompt.task(),
+            kind: output.kind(),
+            dialect: output.dialect,
+            image_size: output.image_size.into(),
+            best: SequenceRecord {
+                answer: &output.answer,
+                symptoms: &output.symptoms,
+                text: &output.text,
+                score: output.score,
+                finish: finish(output.finish),
+                tokens: tokens.then_some(output.tokens.as_slice()),
+            },
+            alternatives: alternatives.collect(),
+            timings: TimingsRecord {
+                vision: seconds(timings.vision),
+                prompt: seconds(timings.prompt),
+                decode: seconds(timings.decode),
+                steps: timings.steps,
+                steps_per_second: (timings.steps_per_second() * 10.0).round() / 10.0,
+            },
+        }
+    }
+}
+
+/// The phrases that grounding leaves out, from a JSON list (`["sky"]`) or a `processor_config.json`, in which no list
+/// means none, as transformers has it.
+///
+/// # Errors
+///
+/// If it is not JSON, or neither of the two.
+pub fn banned_phrases(json: &str) -> Result<BTreeSet<String>, BannedError> {
+    let json: Value = serde_json::from_str(json.trim_start_matches('\u{feff}'))?;
+    let list = match &json {
+        Value::Array(list) => Some(list),
+        Value::Object(map) if map.contains_key("post_processor_config") => {
+            let found = &json["post_processor_config"]["phrase_grounding"]["banned_grounding_tokens"];
+            if found.is_null() {
+                return Ok(BTreeSet::new());
+            }
+            found.as_array()
+        }
+        _ => None,
+    };
+    let phrases =
+        list.and_then(|list| list.iter().map(|phrase| phrase.as_str().map(str::to_owned)).collect());
+    phrases.ok_or(BannedError::Form)
+}
+
+/// Why there is no list of banned phrases.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BannedError {
+    /// Not JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// Neither a list nor a processor's configuration.
+    #[error(
+        "neither a JSON list of phrases, such as [\"sky\"], nor a processor_config.json, which has one under \
+         post_processor_config.phrase_grounding.banned_grounding_tokens"
+    )]
+    Form,
 }
 
 /// Why a request cannot be met.
