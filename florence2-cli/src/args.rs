@@ -1,11 +1,14 @@
 //! What can be typed.
 
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use florence2::{AnswerKind, BoundingBox, Dialect, ImageSize};
+use florence2::candle::{Device, Dtype};
+use florence2::{AnswerKind, BoundingBox, Dialect, EarlyStopping, ImageSize};
 
-/// Florence-2 on the command line: prompts in, structured answers out.
+/// Florence-2 on the command line: pictures and prompts in, structured answers out.
 #[derive(Debug, Parser)]
 #[command(name = "florence2", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -15,6 +18,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Run(Box<RunArgs>),
+    Bench(BenchArgs),
+    Doctor(DoctorArgs),
     Parse(ParseArgs),
     Prompt(PromptArgs),
     Tasks(TasksArgs),
@@ -28,6 +34,231 @@ pub(crate) enum Command {
         /// The command that the page is about; without it, the program
         command: Option<String>,
     },
+}
+
+/// Ask a checkpoint about pictures
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+Examples:
+  florence2 run --model demo demo/images/scene_1.png '<OD>'
+  florence2 run -m Florence-2-base-ft car.jpg -t caption -t ocr_with_region --format jsonl
+  florence2 run -m Florence-2-base-ft photos/ '<CAPTION_TO_PHRASE_GROUNDING>a green car' -o drawn/
+  florence2 run -m Florence-2-base-ft page.png -t region_to_ocr --region 34,160,597,371
+  florence2 run -m my-fine-tune page.png --as text '<DocVQA>What is the date?'
+
+A picture is seen once, whatever the number of tasks. One that cannot be read costs only itself: its
+error goes to standard error (with --format json, jsonl and hf also to its place in the output), and
+the exit status is 1 at the end.
+
+With --overlay, OUT is a .png file, a folder (one that is there, or a path that ends in /), or a
+pattern for several answers with {name}, the picture's name, and {task} in it.
+
+Exit status: 0 done; 1 failed, or some pictures did; 2 bad request.")]
+pub(crate) struct RunArgs {
+    /// Pictures: files, folders, and patterns such as 'photos/*.jpg'; what begins with '<' is a task
+    #[arg(required = true, value_name = "PICTURE|TASK")]
+    pub(crate) inputs: Vec<OsString>,
+
+    /// The folder of a checkpoint, or demo for the tiny one in this program, which knows drawn shapes only
+    #[arg(short, long, value_name = "DIR|demo")]
+    pub(crate) model: PathBuf,
+
+    /// A task, such as '<OD>' or od, or a prompt, such as '<OPEN_VOCABULARY_DETECTION>a green car'; may be given
+    /// several times, and comes before those among the pictures
+    #[arg(short, long = "task", value_name = "TASK")]
+    pub(crate) tasks: Vec<String>,
+
+    /// The input of the tasks that take a text and have none
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) input: Option<String>,
+
+    /// The name of a thing, in place of --input; may be given several times
+    #[arg(short, long = "category", conflicts_with = "input", value_name = "NAME")]
+    pub(crate) categories: Vec<String>,
+
+    /// The region of the tasks that take one and have none, in pixels of each picture
+    #[arg(short, long, value_name = "X1,Y1,X2,Y2", value_parser = pixel_region, allow_hyphen_values = true)]
+    pub(crate) region: Option<BoundingBox>,
+
+    /// Ask each task word for word, as fine-tunes need it, and read its answer as this kind
+    #[arg(long = "as", value_name = "KIND", value_enum, conflicts_with_all = ["input", "categories", "region"])]
+    pub(crate) kind: Option<KindArg>,
+
+    /// Whose rules are followed
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) dialect: DialectArg,
+
+    /// Pass over white space between location tokens, in which the references find no shapes
+    #[arg(long)]
+    pub(crate) spaced: bool,
+
+    /// Pixels of a picture at most, as its file says; a larger one is refused before it is decoded
+    #[arg(long, value_name = "N", default_value_t = florence2::DecodeOptions::default().max_pixels)]
+    pub(crate) max_pixels: u64,
+
+    /// Leave a photo as its file has it, instead of turning it upright as its EXIF orientation says
+    #[arg(long)]
+    pub(crate) ignore_orientation: bool,
+
+    /// What is written
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) format: RunFormat,
+
+    /// Write each token with its log-probability, in JSON
+    #[arg(long)]
+    pub(crate) tokens: bool,
+
+    /// Draw each answer over its picture, into a .png file, a folder or a pattern
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) overlay: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) generation: GenerationArgs,
+
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+}
+
+/// How an answer is searched for.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Generation")]
+pub(crate) struct GenerationArgs {
+    /// Beams of the search; 1 is greedy [default: 3; with --sample, 1]
+    #[arg(short, long, value_name = "N")]
+    pub(crate) beams: Option<usize>,
+
+    /// The most probable token at each step: --beams 1
+    #[arg(short, long, conflicts_with_all = ["beams", "sample"])]
+    pub(crate) greedy: bool,
+
+    /// Sequences that are returned: the best of the beams, or so many samples
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) sequences: usize,
+
+    /// New tokens at most [default: 1024, or what the network has room for]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) max_new_tokens: Option<usize>,
+
+    /// New tokens at least
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) min_new_tokens: usize,
+
+    /// No run of so many tokens occurs twice; 0 for no such rule, as answers in JSON need it
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) no_repeat_ngram: usize,
+
+    /// Beams are ranked by their log-probability / length ^ this
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(crate) length_penalty: f32,
+
+    /// When a search with beams ends: with as many finished beams as beams (true), when the best running one does not
+    /// beat the worst finished one (false), or when it never can (never)
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) early_stopping: EarlyStoppingArg,
+
+    /// Draw tokens by their probability
+    #[arg(long)]
+    pub(crate) sample: bool,
+
+    /// Under 1 sharpens the probabilities, over 1 flattens them
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample", allow_negative_numbers = true)]
+    pub(crate) temperature: f32,
+
+    /// Draw only from so many of the most probable tokens; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "sample")]
+    pub(crate) top_k: usize,
+
+    /// Draw only from the most probable tokens that together reach this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0, requires = "sample", allow_negative_numbers = true)]
+    pub(crate) top_p: f32,
+
+    /// The same seed draws the same answers
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
+    pub(crate) seed: u64,
+}
+
+/// What the network runs on.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct BackendArgs {
+    /// The type of the weights in memory: f16 and bf16 take half of what f32 does
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) dtype: DtypeArg,
+
+    /// cpu, or cuda, cuda:1, metal, where the program was built with them
+    #[arg(long, value_parser = device, default_value = "cpu", value_name = "DEVICE")]
+    pub(crate) device: Device,
+
+    /// Threads [default: as many as there are cores]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
+impl BackendArgs {
+    /// What of it was typed, for a command that is to do the same.
+    pub(crate) fn typed(&self) -> String {
+        let mut text = String::new();
+        if self.dtype != DtypeArg::default() {
+            text.push_str(&format!(" --dtype {}", Dtype::from(self.dtype)));
+        }
+        if self.device != Device::default() {
+            text.push_str(&format!(" --device {}", self.device));
+        }
+        text
+    }
+}
+
+/// Measure each stage of an answer on this machine
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+A picture is seen, and captions of exactly twenty tokens are written, greedily and with three beams: the
+end is barred before the twentieth token, and forced there. A step is the time to decode a caption by its
+steps, search and all. One round goes before, and is not counted.
+
+Exit status: 0 done; 1 failed; 2 bad request.")]
+pub(crate) struct BenchArgs {
+    /// The folder of a checkpoint, or demo
+    #[arg(short, long, value_name = "DIR|demo")]
+    pub(crate) model: PathBuf,
+
+    /// The picture
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) image: PathBuf,
+
+    /// The prompt
+    #[arg(short, long, default_value = "<CAPTION>")]
+    pub(crate) task: String,
+
+    /// How often each is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) rounds: usize,
+
+    /// What is written
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) format: PlainFormat,
+
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+}
+
+/// Say what this program was built with, and whether a checkpoint loads
+#[derive(Debug, ClapArgs)]
+#[command(after_long_help = "\
+With --model, each file that a checkpoint has or should have is listed with what it holds, or what is
+wrong with it; then the checkpoint is loaded as florence2 run does it.
+
+Exit status: 0 done; 1 the checkpoint does not load; 2 bad request.")]
+pub(crate) struct DoctorArgs {
+    /// The folder of a checkpoint, or demo
+    #[arg(short, long, value_name = "DIR|demo")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// What is written
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) format: PlainFormat,
+
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
 }
 
 /// Read an answer of the model: text with location tokens in, boxes, quadrilaterals, polygons or text out
@@ -173,9 +404,98 @@ fn pixel_region(text: &str) -> Result<BoundingBox, &'static str> {
     const FORM: &str = "a region is four numbers of pixels, X1,Y1,X2,Y2, such as 34,160,597,371";
     let numbers: Result<Vec<f32>, _> = text.split(',').map(|number| number.trim().parse()).collect();
     match numbers.as_deref() {
-        Ok(&[x1, y1, x2, y2]) => Ok(BoundingBox { x1, y1, x2, y2 }),
+        Ok(&[x1, y1, x2, y2]) if [x1, y1, x2, y2].iter().all(|number| number.is_finite()) => {
+            Ok(BoundingBox { x1, y1, x2, y2 })
+        }
         _ => Err(FORM),
     }
+}
+
+fn threads(text: &str) -> Result<NonZeroUsize, &'static str> {
+    /// Beyond any processor that this is for, and each takes memory.
+    const MOST: usize = 256;
+    match text.parse::<usize>().map(NonZeroUsize::new) {
+        Ok(Some(threads)) if threads.get() <= MOST => Ok(threads),
+        Ok(Some(_)) => Err("threads are 256 at most"),
+        Ok(None) => Err("threads are 1 or more"),
+        Err(_) => Err("threads are a whole number, 1 or more"),
+    }
+}
+
+fn device(text: &str) -> Result<Device, &'static str> {
+    const FORM: &str = "a device is cpu, cuda or metal; cuda:1 is the second of its kind";
+    let (kind, index) = match text.split_once(':') {
+        Some((kind, index)) => (kind, Some(index.parse().map_err(|_| FORM)?)),
+        None => (text, None),
+    };
+    match (kind, index) {
+        ("cpu", None) => Ok(Device::Cpu),
+        ("candle-cpu", None) => Ok(Device::CandleCpu),
+        ("cuda", _) if !cfg!(feature = "cuda") => {
+            Err("this program was built without cuda: build it with --features cuda, or use --device cpu")
+        }
+        ("metal", _) if !cfg!(feature = "metal") => {
+            Err("this program was built without metal: build it with --features metal, or use --device cpu")
+        }
+        ("cuda", index) => Ok(Device::Cuda(index.unwrap_or_default())),
+        ("metal", index) => Ok(Device::Metal(index.unwrap_or_default())),
+        _ => Err(FORM),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DtypeArg {
+    /// 32 bits
+    #[default]
+    F32,
+    /// 16 bits with the range of f32
+    Bf16,
+    /// 16 bits, as most checkpoints are stored
+    F16,
+}
+
+impl From<DtypeArg> for Dtype {
+    fn from(arg: DtypeArg) -> Self {
+        match arg {
+            DtypeArg::F32 => Self::F32,
+            DtypeArg::Bf16 => Self::Bf16,
+            DtypeArg::F16 => Self::F16,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EarlyStoppingArg {
+    /// With as many finished beams as beams
+    #[default]
+    True,
+    /// When the best running beam does not beat the worst finished one
+    False,
+    /// When no running beam ever can
+    Never,
+}
+
+impl From<EarlyStoppingArg> for EarlyStopping {
+    fn from(arg: EarlyStoppingArg) -> Self {
+        match arg {
+            EarlyStoppingArg::True => Self::WhenEnough,
+            EarlyStoppingArg::False => Self::Heuristic,
+            EarlyStoppingArg::Never => Self::WhenCertain,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// One list of records, each an answer with all that it took
+    Json,
+    /// A record a line, each as soon as it is there
+    Jsonl,
+    /// The reference's own dictionary, one a line
+    Hf,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

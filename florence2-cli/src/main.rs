@@ -3,15 +3,20 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
+mod checkpoint;
+mod doctor;
 mod lines;
 mod parse;
 mod prompt;
+mod run;
 mod tasks;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use florence2::people::write_text;
 
 use crate::args::{Args, Command};
 
@@ -26,6 +31,9 @@ fn main() -> ExitCode {
         }
     };
     let result = match args.command {
+        Command::Run(args) => run::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Parse(args) => parse::run(&args),
         Command::Prompt(args) => prompt::run(&args),
         Command::Tasks(args) => tasks::run(&args),
@@ -66,9 +74,28 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A line on standard error, whose own failure leaves nobody to tell.
+/// An error with all its causes, each once: some errors say their cause themselves.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string().trim_end().to_owned();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let why = error.to_string();
+        let why = why.trim_end();
+        if !why.is_empty() && !text.contains(why) {
+            text.push_str(": ");
+            text.push_str(why);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// A line on standard error, whose own failure leaves nobody to tell. What it quotes, such as the name of a file, cannot
+/// drive the terminal.
 fn tell(message: std::fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{message}");
+    let mut out = io::stderr().lock();
+    let _ = write_text(&mut out, &message.to_string());
+    let _ = writeln!(out);
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {

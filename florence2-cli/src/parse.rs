@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use florence2::people::write_answer;
-use florence2::record::{AnswerRecord, Defaults, Extent, RecordError, TaskName};
+use florence2::record::{AnswerRecord, Defaults, Extent, RecordError, TaskName, banned_phrases};
 use florence2::{BannedPhrases, ParseOptions, Task};
-use serde_json::Value;
 
 use crate::args::{AnswerFormat, ParseArgs};
 use crate::{Failure, lines, tell};
@@ -126,31 +125,9 @@ fn write_json(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result
     serde_json::to_writer(out, value).map_err(io::Error::from)
 }
 
-/// A JSON list of phrases, or the list in a `processor_config.json`, in which none means none.
 fn read_banned(path: &Path) -> Result<BTreeSet<String>, Failure> {
     let wrong =
         |what: &dyn std::fmt::Display| Failure::Request(format!("--banned {}: {what}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    let json: Value =
-        serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| wrong(&error))?;
-    let list = match &json {
-        Value::Array(_) => Some(&json),
-        Value::Object(map) if map.contains_key("post_processor_config") => {
-            let found = &json["post_processor_config"]["phrase_grounding"]["banned_grounding_tokens"];
-            if found.is_null() {
-                return Ok(BTreeSet::new());
-            }
-            Some(found)
-        }
-        _ => None,
-    };
-    let phrases: Option<BTreeSet<String>> = list
-        .and_then(Value::as_array)
-        .and_then(|list| list.iter().map(|phrase| phrase.as_str().map(str::to_owned)).collect());
-    phrases.ok_or_else(|| {
-        wrong(
-            &"neither a JSON list of phrases, such as [\"sky\"], nor a processor_config.json, which has one under \
-              post_processor_config.phrase_grounding.banned_grounding_tokens",
-        )
-    })
+    banned_phrases(&text).map_err(|error| wrong(&error))
 }

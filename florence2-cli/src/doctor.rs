@@ -1,0 +1,332 @@
+//! `florence2 doctor`
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use florence2::candle::{LoadError, inspect};
+use florence2::record::banned_phrases;
+use florence2::{Error, Loc, Preprocessor, Tokenizer, VisionSeq2Seq};
+use serde::Serialize;
+
+use crate::args::{DoctorArgs, PlainFormat};
+use crate::{Failure, chain, checkpoint};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    version: &'static str,
+    backends: Vec<&'static str>,
+    devices: Vec<&'static str>,
+    libraries: Vec<&'static str>,
+    demo: bool,
+    target: String,
+    processor: Vec<&'static str>,
+    threads: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<Model<'a>>,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    folder: String,
+    files: Vec<File<'a>>,
+    loads: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    file: &'a str,
+    state: State,
+    what: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    /// Not needed, or not used.
+    Unused,
+    Missing,
+    Wrong,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unused => "-",
+            Self::Missing => "missing",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    if let Some(model) = args.model.as_deref().filter(|model| !checkpoint::is_demo(model)) {
+        let metadata = fs::metadata(model);
+        let problem = match &metadata {
+            Ok(metadata) if metadata.is_dir() => None,
+            Ok(_) => Some("it is a file, and a checkpoint is a folder".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(problem) = problem {
+            return Err(Failure::Request(format!("--model {}: {problem}", model.display())));
+        }
+    }
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        backends: vec!["candle"],
+        devices: devices(),
+        libraries: libraries(),
+        demo: cfg!(feature = "demo"),
+        target: format!("{} {}", std::env::consts::ARCH, std::env::consts::OS),
+        processor: processor(),
+        threads: std::thread::available_parallelism().ok().map(Into::into),
+        model: args.model.as_deref().map(|model| examine(model, args)),
+    };
+    let mut out = Vec::new();
+    match args.format {
+        PlainFormat::Json => serde_json::to_writer_pretty(&mut out, &report)
+            .map_err(io::Error::from)
+            .and_then(|()| out.write_all(b"\n")),
+        PlainFormat::Text => write(&mut out, &report),
+    }
+    .map_err(Failure::Output)?;
+    io::stdout().lock().write_all(&out).map_err(Failure::Output)?;
+    match report.model {
+        Some(Model { loads: false, folder, .. }) => Err(Failure::Run(format!("{folder} does not load"))),
+        _ => Ok(()),
+    }
+}
+
+fn devices() -> Vec<&'static str> {
+    let mut devices = vec!["cpu", "candle-cpu"];
+    if cfg!(feature = "cuda") {
+        devices.push("cuda");
+    }
+    if cfg!(feature = "metal") {
+        devices.push("metal");
+    }
+    devices
+}
+
+/// For the products of the device candle-cpu.
+fn libraries() -> Vec<&'static str> {
+    let mut libraries = Vec::new();
+    if cfg!(feature = "accelerate") {
+        libraries.push("accelerate");
+    }
+    if cfg!(feature = "mkl") {
+        libraries.push("mkl");
+    }
+    libraries
+}
+
+/// What the processor has that kernels may use.
+fn processor() -> Vec<&'static str> {
+    let mut found = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        macro_rules! look {
+            ($($name:tt)*) => { $( if std::arch::is_x86_feature_detected!($name) { found.push($name); } )* };
+        }
+        look!("sse4.2" "avx" "avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512vnni" "avx512bf16");
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        macro_rules! look {
+            ($($name:tt)*) => { $( if std::arch::is_aarch64_feature_detected!($name) { found.push($name); } )* };
+        }
+        look!("neon" "fp16" "bf16" "dotprod" "i8mm" "sve");
+    }
+    found.shrink_to_fit();
+    found
+}
+
+const PREPROCESSOR: &str = "preprocessor_config.json";
+
+/// What is wrong with the tensors themselves, which only loading finds out.
+fn tensor_fault(error: &Error) -> Option<String> {
+    let Error::Load(source) = error else { return None };
+    let error = source.downcast_ref::<LoadError>()?;
+    let of_tensors = matches!(
+        error,
+        LoadError::Missing { .. }
+            | LoadError::Unused { .. }
+            | LoadError::Shape { .. }
+            | LoadError::Dtype { .. }
+            | LoadError::NotFinite { .. }
+            | LoadError::NotTied { .. }
+    );
+    of_tensors.then(|| chain(error))
+}
+
+fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
+    let mut files = if checkpoint::is_demo(model) { Vec::new() } else { files(model) };
+    let start = Instant::now();
+    let loaded = checkpoint::load(model, &args.backend);
+    let seconds = loaded.is_ok().then(|| (start.elapsed().as_secs_f64() * 1e3).round() / 1e3);
+    match &loaded {
+        Ok(florence) if files.is_empty() => {
+            let spec = florence.model().spec();
+            files.push(File {
+                file: "demo",
+                state: State::Ok,
+                what: format!(
+                    "in this program: pictures of {}x{}, {} tokens",
+                    spec.image_width, spec.image_height, spec.vocabulary_size
+                ),
+            });
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let weights = files.iter_mut().find(|file| file.file == "weights" && file.state == State::Ok);
+            if let Some((file, fault)) = weights.zip(tensor_fault(error)) {
+                (file.state, file.what) = (State::Wrong, fault);
+            }
+        }
+    }
+    let error = loaded.err().map(|error| chain(&error));
+    Model { folder: model.display().to_string(), files, loads: error.is_none(), seconds, error }
+}
+
+fn files(folder: &Path) -> Vec<File<'static>> {
+    let mut files = Vec::new();
+    let mut row = |file, state, what: String| files.push(File { file, state, what });
+    let state_of = |found: bool| if found { State::Wrong } else { State::Missing };
+    let there = |file: &str| folder.join(file).exists();
+
+    match inspect(folder) {
+        Ok(found) => {
+            let names: Vec<String> = found
+                .files
+                .iter()
+                .map(|file| file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+                .collect();
+            row("config.json", State::Ok, format!("{} tokens", found.vocabulary_size));
+            row(
+                "weights",
+                State::Ok,
+                format!(
+                    "{}: {} layout, {} tensors, {:.1} million numbers, {}",
+                    names.join(", "),
+                    found.layout,
+                    found.tensors,
+                    found.parameters as f64 / 1e6,
+                    found.dtypes.join(" and ")
+                ),
+            );
+        }
+        Err(error) => {
+            let unseen = |file: &str| format!("not looked at: {file} is wrong");
+            match &error {
+                _ if !there("config.json") => {
+                    row("config.json", State::Missing, chain(&error));
+                    row("weights", State::Unused, "not looked at: config.json is missing".to_owned());
+                }
+                LoadError::Json { file, .. } if file == PREPROCESSOR => {
+                    row("config.json", State::Ok, String::new());
+                    row("weights", State::Unused, unseen(PREPROCESSOR));
+                }
+                LoadError::Io { path, .. } if path.ends_with(PREPROCESSOR) => {
+                    row("config.json", State::Ok, String::new());
+                    row("weights", State::Unused, unseen(PREPROCESSOR));
+                }
+                LoadError::Config { .. } => {
+                    row("config.json", State::Wrong, chain(&error));
+                    row("weights", State::Unused, unseen("config.json"));
+                }
+                LoadError::Json { file, .. } if file == "config.json" => {
+                    row("config.json", State::Wrong, chain(&error));
+                    row("weights", State::Unused, unseen("config.json"));
+                }
+                LoadError::Io { path, .. } if path.ends_with("config.json") => {
+                    row("config.json", State::Wrong, chain(&error));
+                    row("weights", State::Unused, unseen("config.json"));
+                }
+                LoadError::NoWeights { .. } => {
+                    row("config.json", State::Ok, String::new());
+                    row("weights", State::Missing, chain(&error));
+                }
+                _ => {
+                    row("config.json", State::Ok, String::new());
+                    row("weights", State::Wrong, chain(&error));
+                }
+            }
+        }
+    }
+
+    let file = if there("tokenizer.json") { "tokenizer.json" } else { "vocab.json" };
+    match Tokenizer::from_folder(folder) {
+        Ok(tokenizer) => {
+            let loc = Loc::new(0).map_or(0, |loc| tokenizer.layout().id(loc));
+            row(file, State::Ok, format!("{} tokens, <loc_0> is {loc}", tokenizer.highest_id() + 1));
+        }
+        Err(error) => row(file, state_of(there(file)), chain(&error)),
+    }
+
+    let file = PREPROCESSOR;
+    match fs::read_to_string(folder.join(file)) {
+        Ok(json) => match Preprocessor::from_json(&json) {
+            Ok(found) => {
+                let size = found.size().map(|size| format!("{}x{}", size.width(), size.height()));
+                row(
+                    file,
+                    State::Ok,
+                    size.map_or("no resize".to_owned(), |size| format!("pictures of {size}")),
+                );
+            }
+            Err(error) => row(file, State::Wrong, chain(&error)),
+        },
+        Err(error) => row(file, state_of(there(file)), error.to_string()),
+    }
+
+    let file = "processor_config.json";
+    match fs::read_to_string(folder.join(file)) {
+        Ok(json) => match banned_phrases(&json) {
+            Ok(list) => {
+                row(file, State::Ok, format!("{} banned phrases, for --dialect transformers", list.len()));
+            }
+            Err(error) => row(file, State::Wrong, chain(&error)),
+        },
+        Err(_) if !there(file) => {
+            row(
+                file,
+                State::Unused,
+                "not there, and not needed: Florence-2's banned phrases hold".to_owned(),
+            );
+        }
+        Err(error) => row(file, State::Wrong, error.to_string()),
+    }
+    if there("generation_config.json") {
+        let what = "there, and not used: the options of florence2 run say how to generate";
+        row("generation_config.json", State::Unused, what.to_owned());
+    }
+    files
+}
+
+fn write(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
+    writeln!(out, "florence2 {} for {}", report.version, report.target)?;
+    writeln!(out, "backends   {}", report.backends.join(", "))?;
+    writeln!(out, "devices    {}", report.devices.join(", "))?;
+    if !report.libraries.is_empty() {
+        writeln!(out, "libraries  {}", report.libraries.join(", "))?;
+    }
+    writeln!(out, "demo       {}", if report.demo { "built in" } else { "not built in" })?;
+    let threads = report.threads.map_or_else(|| "unknown".to_owned(), |threads| threads.to_string());
+    writeln!(out, "processor  {threads} threads; {}", report.processor.join(" "))?;
+    let Some(model) = &report.model else { return Ok(()) };
+    writeln!(out, "\n{}", model.folder)?;
+    for file in &model.files {
+        writeln!(out, "{:<7}  {:<24}  {}", file.state.word(), file.file, file.what)?;
+    }
+    match (&model.error, model.seconds) {
+        (Some(error), _) => writeln!(out, "does not load: {error}"),
+        (None, seconds) => writeln!(out, "loads, in {:.2} s", seconds.unwrap_or_default()),
+    }
+}
