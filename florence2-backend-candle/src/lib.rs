@@ -33,6 +33,7 @@ mod cpu;
 mod device;
 mod error;
 mod model;
+mod pickle;
 mod weights;
 
 pub use error::{LoadError, RunError};

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::pickle::PthTensors;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -19,6 +18,7 @@ use safetensors::tensor::{Dtype, Metadata};
 use serde::Deserialize;
 
 use crate::error::LoadError;
+use crate::pickle::{self, Problem};
 
 /// Whose names the tensors have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,11 @@ struct Entry {
     used: AtomicBool,
 }
 
-enum Stored {
-    Bytes { dtype: Dtype, begin: u64, length: usize },
-    Pickle { dtype: candle_core::DType },
+/// Where a tensor's numbers lie in its source, in row-major order.
+struct Stored {
+    dtype: Dtype,
+    begin: u64,
+    length: usize,
 }
 
 enum Source {
@@ -80,10 +82,6 @@ enum Source {
         file: Mutex<File>,
     },
     Memory(Vec<u8>),
-    Pickle {
-        path: PathBuf,
-        tensors: Box<PthTensors>,
-    },
 }
 
 /// What a file of weights says it holds.
@@ -149,7 +147,7 @@ impl Weights {
         let parameters = parameters
             .map(|entry| entry.shape.iter().fold(1u64, |product, &n| product.saturating_mul(n as u64)));
         let files = self.sources.iter().filter_map(|source| match source {
-            Source::File { path, .. } | Source::Pickle { path, .. } => Some(path.clone()),
+            Source::File { path, .. } => Some(path.clone()),
             Source::Memory(_) => None,
         });
         Summary {
@@ -289,38 +287,23 @@ impl Found {
     fn tensors(&mut self, path: &Path, begin: u64, metadata: &Metadata) -> Result<(), LoadError> {
         for (name, info) in metadata.tensors() {
             let (from, to) = info.data_offsets;
-            let stored = Stored::Bytes { dtype: info.dtype, begin: begin + from as u64, length: to - from };
+            let stored = Stored { dtype: info.dtype, begin: begin + from as u64, length: to - from };
             self.insert(path, name, info.shape.clone(), stored)?;
         }
         Ok(())
     }
 
     fn pickle(&mut self, path: PathBuf) -> Result<(), LoadError> {
-        let broken = |source: candle_core::Error| LoadError::Weights {
-            file: path.clone(),
-            problem: format!("{source}"),
-        };
-        let length =
-            std::fs::metadata(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?.len();
-        let tensors = PthTensors::new(&path, None).map_err(broken)?;
-        let infos: Vec<_> = tensors
-            .tensor_infos()
-            .iter()
-            .map(|(name, info)| (name.clone(), info.layout.dims().to_vec(), info.dtype))
-            .collect();
-        self.sources.push(Source::Pickle { path: path.clone(), tensors: Box::new(tensors) });
-        // candle makes room for what a shape says before it reads; nothing is compressed in these files.
-        for (name, shape, dtype) in &infos {
-            let size =
-                shape.iter().fold(dtype.size_in_bytes() as u64, |size, &n| size.saturating_mul(n as u64));
-            if size > length {
-                let problem =
-                    format!("the tensor {name} says that it has {size} bytes, and the file has {length}");
-                return Err(LoadError::Weights { file: path, problem });
-            }
-        }
-        for (name, shape, dtype) in infos {
-            self.insert(&path, name, shape, Stored::Pickle { dtype })?;
+        let io = |source| LoadError::Io { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let tensors = pickle::tensors(&mut file, length).map_err(|problem| match problem {
+            Problem::Io(source) => io(source),
+            Problem::Broken(problem) => LoadError::Weights { file: path.clone(), problem },
+        })?;
+        self.sources.push(Source::File { path: path.clone(), file: Mutex::new(file) });
+        for pickle::Tensor { name, dtype, shape, begin, length } in tensors {
+            self.insert(&path, name, shape, Stored { dtype, begin, length })?;
         }
         Ok(())
     }
@@ -415,52 +398,26 @@ fn header(path: &Path, file: &mut impl Read, length: u64) -> Result<(u64, Metada
 
 impl Stored {
     fn name(&self) -> String {
-        match self {
-            Self::Bytes { dtype, .. } => format!("{dtype:?}").to_lowercase(),
-            Self::Pickle { dtype } => dtype.as_str().to_owned(),
-        }
+        format!("{:?}", self.dtype).to_lowercase()
     }
 }
 
 impl Source {
     fn read(&self, entry: &Entry) -> Result<Vec<f32>, LoadError> {
-        match (&entry.stored, self) {
-            (&Stored::Bytes { dtype, begin, length }, Self::File { path, file }) => {
+        let Stored { dtype, begin, length } = entry.stored;
+        decode(&entry.name, dtype, length, |bytes| match self {
+            Self::File { path, file } => {
                 let io = |source| LoadError::Io { path: path.clone(), source };
-                decode(&entry.name, dtype, length, |bytes| {
-                    // Nothing that panics is done while it is held, and a position is set before each read.
-                    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                    file.seek(SeekFrom::Start(begin)).map_err(io)?;
-                    file.read_exact(bytes).map_err(io)
-                })
+                // Nothing that panics is done while it is held, and a position is set before each read.
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                file.seek(SeekFrom::Start(begin)).map_err(io)?;
+                file.read_exact(bytes).map_err(io)
             }
-            (&Stored::Bytes { dtype, begin, length }, Self::Memory(memory)) => {
-                let data = &memory[begin as usize..][..length];
-                decode(&entry.name, dtype, length, |bytes| {
-                    bytes.copy_from_slice(data);
-                    Ok(())
-                })
+            Self::Memory(memory) => {
+                bytes.copy_from_slice(&memory[begin as usize..][..length]);
+                Ok(())
             }
-            (Stored::Pickle { .. }, Self::Pickle { path, tensors }) => {
-                let broken = |source: candle_core::Error| LoadError::Weights {
-                    file: path.clone(),
-                    problem: format!("{}: {source}", entry.name),
-                };
-                let tensor = tensors.get(&entry.name).map_err(broken)?;
-                let Some(tensor) = tensor else {
-                    let problem = format!("the tensor {} is gone", entry.name);
-                    return Err(LoadError::Weights { file: path.clone(), problem });
-                };
-                use candle_core::DType;
-                if !matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16) {
-                    return Err(LoadError::Dtype { name: entry.name.clone(), dtype: entry.stored.name() });
-                }
-                let values =
-                    tensor.to_dtype(DType::F32).and_then(|t| t.flatten_all()).and_then(|t| t.to_vec1());
-                values.map_err(broken)
-            }
-            _ => unreachable!("a tensor is stored as its source stores tensors"),
-        }
+        })
     }
 }
 

@@ -240,6 +240,19 @@ fn a_pickle() {
         let message = checkpoint.fails();
         assert!(message.starts_with("pytorch_model.bin is not a whole file of weights: "), "{message}");
     }
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 463221266\n";
+    fs::write(checkpoint.path("pytorch_model.bin"), pointer).unwrap();
+    assert_eq!(
+        checkpoint.fails(),
+        "pytorch_model.bin is not a whole file of weights: it is a pointer of Git LFS; `git lfs pull` fetches the file itself"
+    );
+    // A function that is not torch's, in place of one of the same length. It is named, and not called.
+    let name = b"torch._utils\n_rebuild_tensor_v2\n";
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap();
+    let mut hostile = bytes.clone();
+    hostile[at..][..name.len()].copy_from_slice(b"subprocess__\ncheck_output______\n");
+    fs::write(checkpoint.path("pytorch_model.bin"), hostile).unwrap();
+    assert!(checkpoint.fails().contains("its pickle uses \"subprocess__.check_output______\""));
 }
 
 #[test]
