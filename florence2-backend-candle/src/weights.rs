@@ -163,8 +163,7 @@ impl Weights {
         self.entries.contains_key(name)
     }
 
-    /// The shape of a tensor, for the few whose size the file decides.
-    pub(crate) fn shape(&self, name: &str) -> Result<&[usize], LoadError> {
+    fn shape(&self, name: &str) -> Result<&[usize], LoadError> {
         self.entries.get(name).map(|entry| entry.shape.as_slice()).ok_or_else(|| self.missing(name))
     }
 
@@ -212,6 +211,17 @@ impl Weights {
             }
         }
         Ok(values)
+    }
+
+    /// A table of positions, `[positions][width]`, without the two rows that BART leaves unused in front.
+    ///
+    /// How many there are is the file's to say: configurations with 1024 for 4096 rows were published.
+    pub(crate) fn positions(&self, name: &str, width: usize) -> Result<Vec<f32>, LoadError> {
+        const OFFSET: usize = 2;
+        let rows = self.shape(name)?.first().copied().unwrap_or_default().max(OFFSET + 1);
+        let mut positions = self.tensor(name, &[rows, width])?;
+        positions.drain(..OFFSET * width);
+        Ok(positions)
     }
 
     /// After everything was read: that there is nothing else.

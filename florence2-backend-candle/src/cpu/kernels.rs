@@ -416,29 +416,38 @@ impl Attention<'_> {
         let first = head * width;
         pack_keys(keys, first, width, &mut scratch.keys);
         pack_values(values, first, width, &mut scratch.values);
-        let tokens = keys.rows;
-        scratch.scores.clear();
-        scratch.scores.resize(queries.rows * tokens, 0.0);
-        multiply(
+        let Scratch { rows, panel, keys: packed_keys, values: packed_values, scores } = scratch;
+        attend(
             Rows { data: &queries.data[first..], ..queries },
-            Operand::F32(&scratch.keys),
-            Shape { depth: width, columns: tokens },
-            None,
-            Out { data: &mut scratch.scores, stride: tokens, add: false },
-            &mut scratch.rows,
-            &mut scratch.panel,
-        );
-        softmax(&mut scratch.scores, tokens, scale);
-        multiply(
-            Rows { data: &scratch.scores, rows: queries.rows, stride: tokens },
-            Operand::F32(&scratch.values),
-            Shape { depth: tokens, columns: width },
-            None,
+            (packed_keys, packed_values),
+            Shape { depth: width, columns: keys.rows },
+            scale,
             Out { data: &mut out[first..], stride, add: false },
-            &mut scratch.rows,
-            &mut scratch.panel,
+            scores,
+            (rows, panel),
         );
     }
+}
+
+/// `softmax(scale · queries · keysᵀ) · values` for keys and values that are packed: `shape` is the width of a head, and
+/// the number of tokens.
+fn attend(
+    queries: Rows<'_>,
+    (keys, values): (&[[f32; PANEL]], &[[f32; PANEL]]),
+    shape: Shape,
+    scale: f32,
+    out: Out<'_>,
+    scores: &mut Vec<f32>,
+    (rows, panel): (&mut Vec<[f32; TILE]>, &mut Vec<[f32; PANEL]>),
+) {
+    let Shape { depth: width, columns: tokens } = shape;
+    scores.clear();
+    scores.resize(queries.rows * tokens, 0.0);
+    let weights = Out { data: scores, stride: tokens, add: false };
+    multiply(queries, Operand::F32(keys), shape, None, weights, rows, panel);
+    softmax(scores, tokens, scale);
+    let weights = Rows { data: scores, rows: queries.rows, stride: tokens };
+    multiply(weights, Operand::F32(values), Shape { depth: tokens, columns: width }, None, out, rows, panel);
 }
 
 /// A head's keys as the right side of a product: `[tokens / 16][width][16]`.
@@ -487,26 +496,15 @@ impl PackedHead {
 
     /// `softmax(scale · queries · keysᵀ) · values`; `queries` begin at the head's columns, `out` is `rows × width`.
     pub(super) fn attend(&self, queries: Rows<'_>, scale: f32, out: &mut [f32], scratch: &mut Scratch) {
-        scratch.scores.clear();
-        scratch.scores.resize(queries.rows * self.tokens, 0.0);
-        multiply(
+        let Scratch { rows, panel, scores, .. } = scratch;
+        attend(
             queries,
-            Operand::F32(&self.keys),
+            (&self.keys, &self.values),
             Shape { depth: self.width, columns: self.tokens },
-            None,
-            Out { data: &mut scratch.scores, stride: self.tokens, add: false },
-            &mut scratch.rows,
-            &mut scratch.panel,
-        );
-        softmax(&mut scratch.scores, self.tokens, scale);
-        multiply(
-            Rows { data: &scratch.scores, rows: queries.rows, stride: self.tokens },
-            Operand::F32(&self.values),
-            Shape { depth: self.tokens, columns: self.width },
-            None,
+            scale,
             Out { data: out, stride: self.width, add: false },
-            &mut scratch.rows,
-            &mut scratch.panel,
+            scores,
+            (rows, panel),
         );
     }
 }
@@ -593,9 +591,7 @@ pub(super) fn layer_norm(input: &[f32], scale: &[f32], shift: &[f32], epsilon: f
         #[inline(always)]
         || {
             for (row, out) in input.chunks_exact(scale.len()).zip(out.chunks_exact_mut(scale.len())) {
-                let mean = sum(row, |x| x) / row.len() as f32;
-                let variance = sum(row, |x| (x - mean) * (x - mean)) / row.len() as f32;
-                let inverse = 1.0 / (variance + epsilon).sqrt();
+                let (mean, inverse) = moments(row, epsilon);
                 for (((out, &x), &scale), &shift) in out.iter_mut().zip(row).zip(scale).zip(shift) {
                     *out = (x - mean) * inverse * scale + shift;
                 }
@@ -610,15 +606,21 @@ pub(super) fn layer_norm_in_place(rows: &mut [f32], scale: &[f32], shift: &[f32]
         #[inline(always)]
         || {
             for row in rows.chunks_exact_mut(scale.len()) {
-                let mean = sum(row, |x| x) / row.len() as f32;
-                let variance = sum(row, |x| (x - mean) * (x - mean)) / row.len() as f32;
-                let inverse = 1.0 / (variance + epsilon).sqrt();
+                let (mean, inverse) = moments(row, epsilon);
                 for ((x, &scale), &shift) in row.iter_mut().zip(scale).zip(shift) {
                     *x = (*x - mean) * inverse * scale + shift;
                 }
             }
         },
     );
+}
+
+/// A row's mean, and one over its deviation.
+#[inline(always)]
+fn moments(row: &[f32], epsilon: f32) -> (f32, f32) {
+    let mean = sum(row, |x| x) / row.len() as f32;
+    let variance = sum(row, |x| (x - mean) * (x - mean)) / row.len() as f32;
+    (mean, 1.0 / (variance + epsilon).sqrt())
 }
 
 /// A sum in sixteen lanes, which is how it becomes vector instructions, and more exact than one running sum.

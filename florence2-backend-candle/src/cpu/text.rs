@@ -82,9 +82,6 @@ struct Page {
     values: Vec<f32>,
 }
 
-/// BART's position embeddings begin with two rows that are never used.
-const OFFSET: usize = 2;
-
 impl Text {
     pub(super) fn load(
         weights: &Weights,
@@ -194,11 +191,7 @@ impl<L: Send> Stack<L> {
         layer: impl Fn(&Weights, &str) -> Result<L, LoadError> + Sync,
     ) -> Result<Self, LoadError> {
         let name = format!("model.language_model.{name}");
-        let table = format!("{name}.embed_positions.weight");
-        // How many there are is the file's to say: configurations with 1024 for 4096 rows were published.
-        let rows = weights.shape(&table)?.first().copied().unwrap_or_default().max(OFFSET + 1);
-        let mut positions = weights.tensor(&table, &[rows, width])?;
-        positions.drain(..OFFSET * width);
+        let positions = weights.positions(&format!("{name}.embed_positions.weight"), width)?;
         let norm = Norm::load(weights, &format!("{name}.layernorm_embedding"), width)?;
         let layers = (0..config.layers).into_par_iter();
         let layers = layers.map(|index| layer(weights, &format!("{name}.layers.{index}")));

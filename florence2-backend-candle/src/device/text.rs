@@ -71,7 +71,6 @@ pub(crate) struct State {
     own: Vec<(Tensor, Tensor)>,
 }
 
-const OFFSET: usize = 2;
 /// Tokens that the decoder's own keys and values have room for at first; doubled when it is used up.
 const ROOM: usize = 64;
 
@@ -236,11 +235,9 @@ impl<L> Stack<L> {
         layer: impl Fn(&Weights, &str) -> std::result::Result<L, LoadError>,
     ) -> std::result::Result<Self, LoadError> {
         let name = format!("model.language_model.{name}");
-        let table = format!("{name}.embed_positions.weight");
-        // How many there are is the file's to say: configurations with 1024 for 4096 rows were published.
-        let rows = weights.shape(&table)?.first().copied().unwrap_or_default().max(OFFSET + 1);
-        let positions = place.tensor(weights, &table, &[rows, width])?;
-        let positions = positions.narrow(0, OFFSET, rows - OFFSET).map_err(LoadError::Candle)?;
+        let positions = weights.positions(&format!("{name}.embed_positions.weight"), width)?;
+        let shape = [positions.len() / width, width];
+        let positions = place.put(positions, &shape).map_err(LoadError::Candle)?;
         let norm = Norm::load(weights, &format!("{name}.layernorm_embedding"), width, place)?;
         let layers = (0..config.layers).map(|index| layer(weights, &format!("{name}.layers.{index}")));
         Ok(Self { positions, norm, layers: layers.collect::<std::result::Result<_, _>>()? })
