@@ -1,15 +1,14 @@
 //! The weights of a checkpoint: files found, names brought into one layout, each tensor checked before it is read.
 //!
-//! Tensors are read one at a time into memory of their own, not mapped: they are repacked or moved to a device anyway,
-//! a map would count against the process beside that copy, and a file that is cut short under a map ends the process.
+//! Tensors are read in parts that stay in a cache until they are repacked or moved to a device, not mapped: a map would
+//! count against the process beside that copy, and a file that is cut short under a map ends the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -76,10 +75,10 @@ struct Stored {
 }
 
 enum Source {
-    /// Tensors are read by several threads, one at a time.
+    /// Read by several threads at a time.
     File {
         path: PathBuf,
-        file: Mutex<File>,
+        file: File,
     },
     Memory(Vec<u8>),
 }
@@ -167,50 +166,53 @@ impl Weights {
         self.entries.get(name).map(|entry| entry.shape.as_slice()).ok_or_else(|| self.missing(name))
     }
 
-    /// Reads a tensor, which must have this shape.
-    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let transposed = self.layout == Layout::Microsoft && name == IMAGE_PROJECTION;
-        let mut expected = shape.to_vec();
-        if transposed {
-            expected.reverse();
-        }
+    /// Finds a tensor, which must have this shape, to be read from front to end or in parts.
+    ///
+    /// It must not be the [`IMAGE_PROJECTION`], whose order is not the same in both layouts.
+    pub(crate) fn find(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
+        debug_assert_ne!(name, IMAGE_PROJECTION);
+        self.find_stored(name, shape)
+    }
+
+    fn find_stored(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
         let Some(entry) = self.entries.get(name) else { return Err(self.missing(name)) };
-        if entry.shape != expected {
+        if entry.shape != shape {
             return Err(LoadError::Shape {
                 name: entry.name.clone(),
                 layout: self.layout,
                 found: entry.shape.clone(),
-                expected,
+                expected: shape.to_vec(),
             });
         }
         entry.used.store(true, Ordering::Relaxed);
-        let values = self.sources[entry.source].read(entry)?;
-        // Without an early end within a chunk, which is how it becomes vector instructions.
-        if !values
-            .par_chunks(1 << 16)
-            .all(|chunk| chunk.iter().fold(true, |finite, x| finite & x.is_finite()))
-        {
-            return Err(LoadError::NotFinite { name: entry.name.clone() });
+        Ok(Tensor { entry, source: &self.sources[entry.source], largest: self.largest })
+    }
+
+    /// Reads a tensor, which must have this shape.
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        if self.layout == Layout::Microsoft && name == IMAGE_PROJECTION {
+            let mut stored = shape.to_vec();
+            stored.reverse();
+            let values = self.find_stored(name, &stored)?.read_all()?;
+            return Ok(transpose(&values, stored[0], stored[1]));
         }
-        if self.largest < f32::MAX && !values.iter().all(|x| x.abs() <= self.largest) {
-            return Err(LoadError::OutOfRange { name: entry.name.clone(), largest: self.largest });
-        }
-        Ok(if transposed { transpose(&values, expected[0], expected[1]) } else { values })
+        self.find_stored(name, shape)?.read_all()
     }
 
     /// The matrix that embeds tokens and also gives the logits: any of its four names, all of which must agree.
-    pub(crate) fn embeddings(&self, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+    pub(crate) fn embeddings(&self, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
         let mut names =
             EMBEDDINGS.into_iter().filter(|name| self.holds(name)).collect::<Vec<_>>().into_iter();
         let Some(first) = names.next() else { return Err(self.missing(EMBEDDINGS[0])) };
-        let values = self.tensor(first, shape)?;
+        let first = self.find(first, shape)?;
         for name in names {
-            if self.tensor(name, shape)? != values {
-                let file = |name: &str| self.entries[name].name.clone();
-                return Err(LoadError::NotTied { first: file(first), second: file(name) });
+            let second = self.find(name, shape)?;
+            if !first.is_same_as(&second)? {
+                let [first, second] = [first, second].map(|tensor| tensor.entry.name.clone());
+                return Err(LoadError::NotTied { first, second });
             }
         }
-        Ok(values)
+        Ok(first)
     }
 
     /// A table of positions, `[positions][width]`, without the two rows that BART leaves unused in front.
@@ -290,7 +292,7 @@ impl Found {
         let mut file = File::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let (begin, metadata) = header(&path, &mut file, length)?;
-        self.sources.push(Source::File { path: path.clone(), file: Mutex::new(file) });
+        self.sources.push(Source::File { path: path.clone(), file });
         self.tensors(&path, begin, &metadata)
     }
 
@@ -311,7 +313,7 @@ impl Found {
             Problem::Io(source) => io(source),
             Problem::Broken(problem) => LoadError::Weights { file: path.clone(), problem },
         })?;
-        self.sources.push(Source::File { path: path.clone(), file: Mutex::new(file) });
+        self.sources.push(Source::File { path: path.clone(), file });
         for pickle::Tensor { name, dtype, shape, begin, length } in tensors {
             self.insert(&path, name, shape, Stored { dtype, begin, length })?;
         }
@@ -412,60 +414,125 @@ impl Stored {
     }
 }
 
-impl Source {
-    fn read(&self, entry: &Entry) -> Result<Vec<f32>, LoadError> {
-        let Stored { dtype, begin, length } = entry.stored;
-        decode(&entry.name, dtype, length, |bytes| match self {
-            Self::File { path, file } => {
-                let io = |source| LoadError::Io { path: path.clone(), source };
-                // Nothing that panics is done while it is held, and a position is set before each read.
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                file.seek(SeekFrom::Start(begin)).map_err(io)?;
-                file.read_exact(bytes).map_err(io)
+/// A tensor of the right shape, not read yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Tensor<'a> {
+    entry: &'a Entry,
+    source: &'a Source,
+    largest: f32,
+}
+
+/// Numbers that are read at once: few enough to still be in a cache for whatever is done with them next.
+const CHUNK: usize = 1 << 15;
+
+impl Tensor<'_> {
+    /// Reads as many numbers as `out` has room for, from the `begin`th on.
+    pub(crate) fn read(&self, begin: usize, out: &mut [f32]) -> Result<(), LoadError> {
+        let entry = self.entry;
+        let dtype = entry.stored.dtype;
+        match dtype {
+            // Straight into their place.
+            Dtype::F32 => {
+                self.read_bytes(4 * begin, bytemuck::cast_slice_mut(out))?;
+                if cfg!(target_endian = "big") {
+                    out.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits().swap_bytes()));
+                }
             }
-            Self::Memory(memory) => {
-                bytes.copy_from_slice(&memory[begin as usize..][..length]);
+            Dtype::F16 | Dtype::BF16 => {
+                let mut halves = vec![0u16; out.len()];
+                self.read_bytes(2 * begin, bytemuck::cast_slice_mut(&mut halves))?;
+                if cfg!(target_endian = "big") {
+                    halves.iter_mut().for_each(|bits| *bits = bits.swap_bytes());
+                }
+                // In slices: `half` asks for the processor's features once for each call.
+                if dtype == Dtype::F16 {
+                    halves.reinterpret_cast::<f16>().convert_to_f32_slice(out);
+                } else {
+                    halves.reinterpret_cast::<bf16>().convert_to_f32_slice(out);
+                }
+            }
+            other => {
+                let dtype = format!("{other:?}").to_lowercase();
+                return Err(LoadError::Dtype { name: entry.name.clone(), dtype });
+            }
+        }
+        // Both without an early end, which is how they become vector instructions.
+        if !out.iter().fold(true, |finite, x| finite & x.is_finite()) {
+            return Err(LoadError::NotFinite { name: entry.name.clone() });
+        }
+        if self.largest < f32::MAX && !out.iter().fold(true, |held, x| held & (x.abs() <= self.largest)) {
+            return Err(LoadError::OutOfRange { name: entry.name.clone(), largest: self.largest });
+        }
+        Ok(())
+    }
+
+    fn read_bytes(&self, begin: usize, bytes: &mut [u8]) -> Result<(), LoadError> {
+        let stored = &self.entry.stored;
+        assert!(begin + bytes.len() <= stored.length, "a tensor's shape says how long it is");
+        match self.source {
+            Source::File { path, file } => read_at(file, stored.begin + begin as u64, bytes)
+                .map_err(|source| LoadError::Io { path: path.clone(), source }),
+            Source::Memory(memory) => {
+                bytes.copy_from_slice(&memory[stored.begin as usize + begin..][..bytes.len()]);
                 Ok(())
             }
-        })
+        }
+    }
+
+    pub(crate) fn read_all(&self) -> Result<Vec<f32>, LoadError> {
+        let mut values = vec![0.0; self.entry.shape.iter().product()];
+        let chunks = values.par_chunks_mut(CHUNK).enumerate();
+        let error = chunks.find_map_first(|(index, chunk)| self.read(index * CHUNK, chunk).err());
+        error.map_or(Ok(values), Err)
+    }
+
+    fn is_same_as(&self, other: &Self) -> Result<bool, LoadError> {
+        let mut values = [vec![0.0; CHUNK], vec![0.0; CHUNK]];
+        let length = self.entry.shape.iter().product();
+        for begin in (0..length).step_by(CHUNK) {
+            let [ours, theirs] = values.each_mut().map(|values| &mut values[..CHUNK.min(length - begin)]);
+            self.read(begin, ours)?;
+            other.read(begin, theirs)?;
+            if ours != theirs {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
-/// Reads little-endian numbers, straight into their place where they are `f32`.
-fn decode(
-    name: &str,
-    dtype: Dtype,
-    length: usize,
-    read: impl FnOnce(&mut [u8]) -> Result<(), LoadError>,
-) -> Result<Vec<f32>, LoadError> {
-    match dtype {
-        Dtype::F32 => {
-            let mut values = vec![0.0f32; length / 4];
-            read(bytemuck::cast_slice_mut(&mut values))?;
-            if cfg!(target_endian = "big") {
-                for value in &mut values {
-                    *value = f32::from_bits(value.to_bits().swap_bytes());
-                }
+/// Reads at a place of a file, whatever other threads read meanwhile.
+#[cfg(unix)]
+fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+/// Reads at a place of a file, whatever other threads read meanwhile.
+#[cfg(windows)]
+fn read_at(file: &File, mut at: u64, mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                at += read as u64;
+                bytes = &mut bytes[read..];
             }
-            Ok(values)
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        Dtype::F16 | Dtype::BF16 => {
-            let mut halves = vec![0u16; length / 2];
-            read(bytemuck::cast_slice_mut(&mut halves))?;
-            if cfg!(target_endian = "big") {
-                halves.iter_mut().for_each(|bits| *bits = bits.swap_bytes());
-            }
-            // In slices: `half` asks for the processor's features once for each call.
-            let mut values = vec![0.0; halves.len()];
-            if dtype == Dtype::F16 {
-                halves.reinterpret_cast::<f16>().convert_to_f32_slice(&mut values);
-            } else {
-                halves.reinterpret_cast::<bf16>().convert_to_f32_slice(&mut values);
-            }
-            Ok(values)
-        }
-        other => Err(LoadError::Dtype { name: name.to_owned(), dtype: format!("{other:?}").to_lowercase() }),
     }
+    Ok(())
+}
+
+/// Reads at a place of a file, one thread at a time.
+#[cfg(not(any(unix, windows)))]
+fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+    use std::io::{Seek, SeekFrom};
+    static ONE: Mutex<()> = Mutex::new(());
+    // Nothing that panics is done while it is held, and a position is set before each read.
+    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
 }
 
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {

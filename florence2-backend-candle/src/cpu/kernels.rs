@@ -4,6 +4,7 @@
 //! and chosen when it is called. What a row comes to does not depend on the rows beside it, nor on how many there are:
 //! that is why an answer in a batch is, to the bit, the answer alone.
 
+use core::convert::Infallible;
 use core::ops::Range;
 
 use bytemuck::Pod;
@@ -46,12 +47,26 @@ impl Packed {
     /// From `outputs × inputs` numbers, row-major, as a linear layer stores its weights.
     pub(super) fn new(weights: &[f32], outputs: usize, inputs: usize, precision: Precision) -> Self {
         assert_eq!(weights.len(), outputs * inputs);
+        let copied = Self::read(outputs, inputs, precision, |rows, out| {
+            out.copy_from_slice(&weights[rows.start * inputs..rows.end * inputs]);
+            Ok::<_, Infallible>(())
+        });
+        copied.unwrap_or_else(|never| match never {})
+    }
+
+    /// The same, of rows that are read when they are packed, and then not a second time. Several threads read.
+    pub(super) fn read<E: Send>(
+        outputs: usize,
+        inputs: usize,
+        precision: Precision,
+        rows: impl Fn(Range<usize>, &mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
         let panels = match precision {
-            Precision::F32 => Panels::F32(pack(weights, outputs, inputs, |x| x)),
-            Precision::F16 => Panels::F16(pack(weights, outputs, inputs, f16::from_f32)),
-            Precision::Bf16 => Panels::Bf16(pack(weights, outputs, inputs, bf16::from_f32)),
+            Precision::F32 => Panels::F32(pack(outputs, inputs, rows, |x| x)?),
+            Precision::F16 => Panels::F16(pack(outputs, inputs, rows, f16::from_f32)?),
+            Precision::Bf16 => Panels::Bf16(pack(outputs, inputs, rows, bf16::from_f32)?),
         };
-        Self { inputs, outputs, panels }
+        Ok(Self { inputs, outputs, panels })
     }
 
     pub(super) fn outputs(&self) -> usize {
@@ -80,21 +95,31 @@ impl Packed {
     }
 }
 
-fn pack<T: Stored>(weights: &[f32], outputs: usize, inputs: usize, narrow: fn(f32) -> T) -> Vec<[T; PANEL]> {
+fn pack<T: Stored, E: Send>(
+    outputs: usize,
+    inputs: usize,
+    rows: impl Fn(Range<usize>, &mut [f32]) -> Result<(), E> + Sync,
+    narrow: fn(f32) -> T,
+) -> Result<Vec<[T; PANEL]>, E> {
     let mut panels = vec![[T::zeroed(); PANEL]; outputs.div_ceil(PANEL) * inputs];
-    panels.par_chunks_mut(inputs.max(1)).enumerate().for_each(|(index, panel)| {
-        // Sixteen inputs at a time, which is as much as is written to at once.
-        let rows = &weights[index * PANEL * inputs..];
-        for (block, panel) in panel.chunks_mut(PANEL).enumerate() {
-            for column in 0..PANEL.min(outputs - index * PANEL) {
-                let row = &rows[column * inputs + block * PANEL..][..panel.len()];
-                for (values, &weight) in panel.iter_mut().zip(row) {
-                    values[column] = narrow(weight);
+    let packed =
+        panels.par_chunks_mut(inputs.max(1)).enumerate().map_init(Vec::new, |room, (index, panel)| {
+            let begin = index * PANEL;
+            let columns = PANEL.min(outputs - begin);
+            room.resize(columns * inputs, 0.0);
+            rows(begin..begin + columns, room)?;
+            // Sixteen inputs at a time, which is as much as is written to at once.
+            for (block, panel) in panel.chunks_mut(PANEL).enumerate() {
+                for column in 0..columns {
+                    let row = &room[column * inputs + block * PANEL..][..panel.len()];
+                    for (values, &weight) in panel.iter_mut().zip(row) {
+                        values[column] = narrow(weight);
+                    }
                 }
             }
-        }
-    });
-    panels
+            Ok(())
+        });
+    packed.find_map_first(Result::err).map_or(Ok(panels), Err)
 }
 
 /// A number as it is stored, widened to `f32` where it is used.

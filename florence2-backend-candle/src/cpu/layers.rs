@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::kernels::{self, Out, PANEL, Packed, Precision, Rows, Scratch};
 use crate::error::LoadError;
-use crate::weights::Weights;
+use crate::weights::{Tensor, Weights};
 
 /// Room for what one thread works on.
 #[derive(Default)]
@@ -28,6 +28,26 @@ pub(super) fn in_order<T: Send>(
     loaded: impl ParallelIterator<Item = Result<T, LoadError>>,
 ) -> Result<Vec<T>, LoadError> {
     loaded.collect::<Vec<_>>().into_iter().collect()
+}
+
+/// Packs matrices of `outputs × inputs`, one below the other.
+pub(super) fn read_rows(
+    tensors: &[Tensor<'_>],
+    outputs: usize,
+    inputs: usize,
+    precision: Precision,
+) -> Result<Packed, LoadError> {
+    Packed::read(outputs * tensors.len(), inputs, precision, |rows, mut out| {
+        let mut row = rows.start;
+        while row < rows.end {
+            let (tensor, first) = (row / outputs, row % outputs);
+            let count = (rows.end - row).min(outputs - first);
+            let (own, behind) = out.split_at_mut(count * inputs);
+            tensors[tensor].read(first * inputs, own)?;
+            (row, out) = (row + count, behind);
+        }
+        Ok(())
+    })
 }
 
 /// Rows of a block that one thread works on: enough for the weights to be worth reading, few enough for all threads to
@@ -67,14 +87,15 @@ impl Linear {
         bias: bool,
         precision: Precision,
     ) -> Result<Self, LoadError> {
-        let (mut all, mut biases) = (Vec::new(), Vec::new());
+        let mut tensors = Vec::with_capacity(names.len());
+        let mut biases = Vec::new();
         for name in names {
-            all.append(&mut weights.tensor(&format!("{name}.weight"), &[outputs, inputs])?);
+            tensors.push(weights.find(&format!("{name}.weight"), &[outputs, inputs])?);
             if bias {
                 biases.append(&mut weights.tensor(&format!("{name}.bias"), &[outputs])?);
             }
         }
-        let weight = Packed::new(&all, outputs * names.len(), inputs, precision);
+        let weight = read_rows(&tensors, outputs, inputs, precision)?;
         Ok(Self { weight, bias: bias.then_some(biases) })
     }
 

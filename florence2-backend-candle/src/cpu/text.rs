@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::kernels::{self, Attention, Packed, PackedHead, Precision, Rows, SLOTS};
-use super::layers::{Linear, Norm, Workspace, block, in_order, room};
+use super::kernels::{self, Attention, PackedHead, Precision, Rows, SLOTS};
+use super::layers::{Linear, Norm, Workspace, block, in_order, read_rows, room};
 use crate::config::{StackConfig, TextConfig};
 use crate::error::LoadError;
 use crate::weights::{LOGITS_BIAS, Weights};
@@ -96,8 +96,7 @@ impl Text {
         } else {
             None
         };
-        let embeddings = Linear::new(Packed::new(&matrix, vocabulary, width, precision), bias);
-        drop(matrix);
+        let embeddings = Linear::new(read_rows(&[matrix], vocabulary, width, precision)?, bias);
         Ok(Self {
             width,
             scale,

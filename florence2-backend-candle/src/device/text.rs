@@ -99,7 +99,7 @@ impl Text {
         place: &Place,
     ) -> std::result::Result<Self, LoadError> {
         let &TextConfig { vocabulary, width, encoder, decoder, embedding_scale, pad, .. } = config;
-        let embeddings = weights.embeddings(&[vocabulary, width])?;
+        let embeddings = weights.embeddings(&[vocabulary, width])?.read_all()?;
         let embeddings = place.put(embeddings, &[vocabulary, width]).map_err(LoadError::Candle)?;
         let logits_bias = if weights.holds(LOGITS_BIAS) {
             Some(place.tensor(weights, LOGITS_BIAS, &[1, vocabulary])?)
