@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::DType;
-use common::{Expected, distance, load, tiny};
+use common::{Expected, check_greedy, distance, load, tiny};
 use florence2_backend_candle::{Candle, Device, Dtype};
 use florence2_core::{Ask, VisionSeq2Seq};
 
@@ -18,13 +18,15 @@ fn tiny_checkpoints_give_what_transformers_gives() {
     for layout in ["transformers", "microsoft"] {
         let expected = Expected::read(&tiny(layout));
         for device in [Device::Cpu, Device::CandleCpu] {
-            let distance = distance(&mut load(&tiny(layout), device, Dtype::F32), &expected);
+            let mut model = load(&tiny(layout), device, Dtype::F32);
+            let distance = distance(&mut model, &expected);
             assert!(
                 distance.features < 1e-5,
                 "{layout} on {device}: features differ by {}",
                 distance.features
             );
             assert!(distance.logits < 1e-4, "{layout} on {device}: logits differ by {}", distance.logits);
+            check_greedy(&mut model, &expected);
         }
     }
 }
@@ -82,7 +84,8 @@ fn real_sizes_give_what_transformers_gives() {
         let begin = std::time::Instant::now();
         let mut model = load(&folder, Device::Cpu, Dtype::F32);
         let loaded = begin.elapsed();
-        let distance = distance(&mut model, &Expected::read(&folder));
+        let expected = Expected::read(&folder);
+        let distance = distance(&mut model, &expected);
         println!(
             "{}: features {:.1e} relative, logits {:.1e}; loaded in {loaded:.2?}",
             folder.display(),
@@ -91,5 +94,7 @@ fn real_sizes_give_what_transformers_gives() {
         );
         assert!(distance.features < 1e-4, "features differ by {}", distance.features);
         assert!(distance.logits < 1e-3, "logits differ by {}", distance.logits);
+        let (tokens, margin) = check_greedy(&mut model, &expected);
+        println!("    {tokens} greedy tokens equal, the closest decided by {margin:.1e}");
     }
 }

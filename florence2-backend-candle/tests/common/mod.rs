@@ -2,11 +2,12 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
 use florence2_backend_candle::{Candle, CandleModel, Device, Dtype};
-use florence2_core::{Ask, PixelValues, VisionSeq2Seq};
+use florence2_core::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
 
 pub(crate) struct Expected(HashMap<String, Tensor>);
 
@@ -71,6 +72,28 @@ pub(crate) fn absolute(ours: &[f32], theirs: &[f32]) -> f32 {
 pub(crate) struct Distance {
     pub(crate) features: f32,
     pub(crate) logits: f32,
+}
+
+/// Searches greedily for both of the stored asks as one batch, which must give the stored tokens and log-probabilities.
+/// Returns how many tokens there were, and the smallest gap between a token's score and the next best.
+pub(crate) fn check_greedy(model: &mut CandleModel, expected: &Expected) -> (usize, f32) {
+    let (width, height) = (model.spec().image_width, model.spec().image_height);
+    let images = model.encode_image(&[picture(0, width, height), picture(1, width, height)]).unwrap();
+    let prompts = [expected.ids("prompt.0"), expected.ids("prompt.1")];
+    let asks: Vec<_> = images.iter().zip(&prompts).map(|(image, prompt)| Ask { image, prompt }).collect();
+    let new = expected.ids("greedy.0.tokens").len().max(expected.ids("greedy.1.tokens").len());
+    let config = GenerationConfig { beams: 1, max_new_tokens: Some(new), ..GenerationConfig::default() };
+    let found = generate(model, &asks, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+    let (mut tokens, mut margin) = (0, f32::INFINITY);
+    for (index, sequences) in found.iter().enumerate() {
+        let stored = |what: &str| format!("greedy.{index}.{what}");
+        assert_eq!(sequences[0].tokens, expected.ids(&stored("tokens")), "ask {index}");
+        let difference = absolute(&sequences[0].log_probs, &expected.floats(&stored("log_probs")));
+        assert!(difference < 1e-3, "ask {index}: log-probabilities differ by {difference}");
+        tokens += sequences[0].tokens.len();
+        margin = expected.floats(&stored("margins")).into_iter().fold(margin, f32::min);
+    }
+    (tokens, margin)
 }
 
 /// Runs both of the stored asks as one batch, fed with the stored tokens.
