@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use florence2_core::RequestError;
+
 use crate::weights::Layout;
 
 /// Why a checkpoint could not be loaded.
@@ -216,88 +218,9 @@ impl fmt::Display for List<'_> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A picture of a size that the network was not loaded for.
-    #[error(
-        "the picture has {width}x{height} values, and the network takes {expected_width}x{expected_height}"
-    )]
-    ImageSize {
-        /// Its width.
-        width: usize,
-        /// Its height.
-        height: usize,
-        /// The width that is needed.
-        expected_width: usize,
-        /// The height that is needed.
-        expected_height: usize,
-    },
-    /// An image that another network encoded.
-    #[error("ask {ask}'s image was encoded by another network than this one")]
-    ForeignImage {
-        /// Index of the ask.
-        ask: usize,
-    },
-    /// A state of another network.
-    #[error("the state was made by another network than this one")]
-    ForeignState,
-    /// There was nothing to encode.
-    #[error("there is no ask; a batch has at least one")]
-    NoAsk,
-    /// A prompt without a token.
-    #[error("ask {ask}'s prompt is empty; it has at least `<s>` and `</s>`")]
-    EmptyPrompt {
-        /// Index of the ask.
-        ask: usize,
-    },
-    /// A prompt that does not fit.
-    #[error("ask {ask}'s prompt has {tokens} tokens; beside the image tokens, there is room for {room}")]
-    PromptTooLong {
-        /// Index of the ask.
-        ask: usize,
-        /// Its length.
-        tokens: usize,
-        /// Positions that the image leaves.
-        room: usize,
-    },
-    /// A token that there is not.
-    #[error("token {token} is not in the network's vocabulary of {vocabulary}")]
-    Token {
-        /// The id.
-        token: u32,
-        /// Ids there are.
-        vocabulary: usize,
-    },
-    /// A number of tokens or logits that does not fit the state.
-    #[error("{given} {what} were given, and {rows} rows need {expected}")]
-    Rows {
-        /// What they are.
-        what: &'static str,
-        /// How many were given.
-        given: usize,
-        /// How many are needed.
-        expected: usize,
-        /// Rows of the state.
-        rows: usize,
-    },
-    /// A selection of a row that there is not.
-    #[error("row {row} was selected, and there are {rows}")]
-    NoSuchRow {
-        /// The row.
-        row: usize,
-        /// Rows of the state.
-        rows: usize,
-    },
-    /// A selection of no row.
-    #[error("no row was selected; drop the state to end a request")]
-    NoRow,
-    /// No position is left.
-    #[error("all {positions} positions of the decoder are used up")]
-    Positions {
-        /// How many there are.
-        positions: usize,
-    },
-    /// An earlier step failed.
-    #[error("the state is spent, because an earlier step failed; encode the prompt again")]
-    Spent,
+    /// It was asked for what cannot be.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// candle or its device failed.
     #[error("the device failed")]
     Candle(#[from] candle_core::Error),

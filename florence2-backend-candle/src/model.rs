@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use florence2_core::{Ask, ModelSpec, PixelValues, SpecialIds, VisionSeq2Seq};
+use florence2_core::{Ask, ModelSpec, PixelValues, RequestError, SpecialIds, VisionSeq2Seq};
 use serde::Deserialize;
 
 use crate::config::NetworkConfig;
@@ -360,30 +360,6 @@ impl Image {
     }
 }
 
-impl CandleModel {
-    fn check_token(&self, token: u32) -> Result<(), RunError> {
-        let vocabulary = self.spec.vocabulary_size;
-        if token as usize >= vocabulary {
-            return Err(RunError::Token { token, vocabulary });
-        }
-        Ok(())
-    }
-
-    fn check_ask(&self, ask: usize, image: &Image, prompt: &[u32]) -> Result<(), RunError> {
-        if image.model != self.id {
-            return Err(RunError::ForeignImage { ask });
-        }
-        if prompt.is_empty() {
-            return Err(RunError::EmptyPrompt { ask });
-        }
-        let room = self.spec.max_positions - self.spec.image_tokens;
-        if prompt.len() > room {
-            return Err(RunError::PromptTooLong { ask, tokens: prompt.len(), room });
-        }
-        prompt.iter().try_for_each(|&token| self.check_token(token))
-    }
-}
-
 impl VisionSeq2Seq for CandleModel {
     type Image = Image;
     type State = State;
@@ -394,13 +370,7 @@ impl VisionSeq2Seq for CandleModel {
     }
 
     fn encode_image(&mut self, pixels: &[PixelValues]) -> Result<Vec<Image>, RunError> {
-        let (expected_width, expected_height) = (self.spec.image_width, self.spec.image_height);
-        for pixels in pixels {
-            let (width, height) = (pixels.width(), pixels.height());
-            if (width, height) != (expected_width, expected_height) {
-                return Err(RunError::ImageSize { width, height, expected_width, expected_height });
-            }
-        }
+        self.spec.check_pixels(pixels)?;
         run(self.pool.as_ref(), || {
             let encode = |pixels: &PixelValues| {
                 let tokens = match &self.network {
@@ -414,12 +384,10 @@ impl VisionSeq2Seq for CandleModel {
     }
 
     fn encode_prompt(&mut self, asks: &[Ask<'_, Image>]) -> Result<State, RunError> {
-        if asks.is_empty() {
-            return Err(RunError::NoAsk);
+        if let Some(ask) = asks.iter().position(|ask| ask.image.model != self.id) {
+            return Err(RequestError::ForeignImage { ask }.into());
         }
-        for (index, ask) in asks.iter().enumerate() {
-            self.check_ask(index, ask.image, ask.prompt)?;
-        }
+        self.spec.check_prompts(asks.iter().map(|ask| ask.prompt))?;
         let rows = run(self.pool.as_ref(), || match &self.network {
             Network::Cpu(network) => {
                 let asks: Vec<_> = asks
@@ -456,18 +424,16 @@ impl VisionSeq2Seq for CandleModel {
 
     fn select_rows(&mut self, state: &mut State, rows: &[usize]) -> Result<(), RunError> {
         let count = self.check_state(state)?;
-        let result = match rows.iter().find(|&&row| row >= count) {
-            _ if rows.is_empty() => Err(RunError::NoRow),
-            Some(&row) => Err(RunError::NoSuchRow { row, rows: count }),
-            None => match &mut state.rows {
+        let result = RequestError::check_selection(rows, count).map_err(RunError::from).and_then(|()| {
+            match &mut state.rows {
                 StateRows::Cpu(old) => {
                     *old = rows.iter().map(|&row| old[row].clone()).collect();
                     Ok(())
                 }
-                StateRows::Device(state) => state.select(rows).map_err(RunError::from),
-                StateRows::Spent => Err(RunError::Spent),
-            },
-        };
+                StateRows::Device(state) => Ok(state.select(rows)?),
+                StateRows::Spent => Err(RequestError::Spent.into()),
+            }
+        });
         if result.is_err() {
             state.rows = StateRows::Spent;
         }
@@ -478,10 +444,10 @@ impl VisionSeq2Seq for CandleModel {
 impl CandleModel {
     fn check_state(&self, state: &State) -> Result<usize, RunError> {
         if state.model != self.id {
-            return Err(RunError::ForeignState);
+            return Err(RequestError::ForeignState.into());
         }
         if matches!(state.rows, StateRows::Spent) {
-            return Err(RunError::Spent);
+            return Err(RequestError::Spent.into());
         }
         Ok(state.rows())
     }
@@ -493,17 +459,7 @@ impl CandleModel {
         tokens: &[u32],
         logits: &mut [f32],
     ) -> Result<(), RunError> {
-        if tokens.len() != rows {
-            return Err(RunError::Rows { what: "tokens", given: tokens.len(), expected: rows, rows });
-        }
-        let expected = rows * self.spec.vocabulary_size;
-        if logits.len() != expected {
-            return Err(RunError::Rows { what: "logits", given: logits.len(), expected, rows });
-        }
-        tokens.iter().try_for_each(|&token| self.check_token(token))?;
-        if state.position >= self.spec.max_positions {
-            return Err(RunError::Positions { positions: self.spec.max_positions });
-        }
+        self.spec.check_step(rows, state.position, tokens, logits)?;
         let position = state.position;
         run(self.pool.as_ref(), || match (&self.network, &mut state.rows) {
             (Network::Cpu(network), StateRows::Cpu(rows)) => {
@@ -513,7 +469,7 @@ impl CandleModel {
             (Network::Device(network), StateRows::Device(state)) => {
                 network.step(state, position, tokens, logits).map_err(RunError::from)
             }
-            _ => Err(RunError::ForeignState),
+            _ => Err(RequestError::ForeignState.into()),
         })?;
         state.position += 1;
         Ok(())

@@ -75,7 +75,7 @@ pub use geometry::{BoundingBox, ImageSize, Point, Polygon, Quad, SizeError};
 pub use grid::{LocGrid, PixelRegionError};
 #[cfg(feature = "serde")]
 pub use hf::HfAnswer;
-pub use model::{Ask, ModelSpec, PixelValues, PixelValuesError, SpecialIds, VisionSeq2Seq};
+pub use model::{Ask, ModelSpec, PixelValues, PixelValuesError, RequestError, SpecialIds, VisionSeq2Seq};
 pub use parse::{Dialect, ParseOptions, parse, parse_scored};
 pub use prompt::{Prompt, PromptError, Region, RegionError, TaskInput};
 pub use stream::AnswerStream;

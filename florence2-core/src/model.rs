@@ -111,6 +111,187 @@ pub struct ModelSpec {
     pub special: SpecialIds,
 }
 
+/// What every backend checks before its network runs.
+impl ModelSpec {
+    /// Checks that pictures have the size that the network takes.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::ImageSize`]
+    pub fn check_pixels(&self, pixels: &[PixelValues]) -> Result<(), RequestError> {
+        let (expected_width, expected_height) = (self.image_width, self.image_height);
+        for pixels in pixels {
+            let (width, height) = (pixels.width(), pixels.height());
+            if (width, height) != (expected_width, expected_height) {
+                return Err(RequestError::ImageSize { width, height, expected_width, expected_height });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the prompts of a batch.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or if one is empty, too long, or holds an id that there is not.
+    pub fn check_prompts<'a>(
+        &self,
+        prompts: impl IntoIterator<Item = &'a [u32]>,
+    ) -> Result<(), RequestError> {
+        let mut none = true;
+        for (ask, prompt) in prompts.into_iter().enumerate() {
+            none = false;
+            if prompt.is_empty() {
+                return Err(RequestError::EmptyPrompt { ask });
+            }
+            let room = self.max_positions.saturating_sub(self.image_tokens);
+            if prompt.len() > room {
+                return Err(RequestError::PromptTooLong { ask, tokens: prompt.len(), room });
+            }
+            self.check_tokens(prompt)?;
+        }
+        if none { Err(RequestError::NoAsk) } else { Ok(()) }
+    }
+
+    /// Checks what is given to a step of `rows` rows that have seen `position` tokens.
+    ///
+    /// # Errors
+    ///
+    /// If the lengths do not fit, if there is no position left, or if there is no such id.
+    pub fn check_step(
+        &self,
+        rows: usize,
+        position: usize,
+        tokens: &[u32],
+        logits: &[f32],
+    ) -> Result<(), RequestError> {
+        if tokens.len() != rows {
+            return Err(RequestError::Rows { what: "tokens", given: tokens.len(), expected: rows, rows });
+        }
+        let expected = rows * self.vocabulary_size;
+        if logits.len() != expected {
+            return Err(RequestError::Rows { what: "logits", given: logits.len(), expected, rows });
+        }
+        self.check_tokens(tokens)?;
+        if position >= self.max_positions {
+            return Err(RequestError::Positions { positions: self.max_positions });
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), RequestError> {
+        let vocabulary = self.vocabulary_size;
+        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            Some(&token) => Err(RequestError::Token { token, vocabulary }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What was asked of a network that cannot be, by [`ModelSpec`] and the laws of [`VisionSeq2Seq`]. Backends have it among
+/// their errors.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// A picture of a size that the network was not loaded for.
+    #[error(
+        "the picture has {width}x{height} values, and the network takes {expected_width}x{expected_height}"
+    )]
+    ImageSize {
+        /// Its width.
+        width: usize,
+        /// Its height.
+        height: usize,
+        /// The width that is needed.
+        expected_width: usize,
+        /// The height that is needed.
+        expected_height: usize,
+    },
+    /// An image that another network encoded.
+    #[error("ask {ask}'s image was encoded by another network than this one")]
+    ForeignImage {
+        /// Index of the ask.
+        ask: usize,
+    },
+    /// A state of another network.
+    #[error("the state was made by another network than this one")]
+    ForeignState,
+    /// There was nothing to encode.
+    #[error("there is no ask; a batch has at least one")]
+    NoAsk,
+    /// A prompt without a token.
+    #[error("ask {ask}'s prompt is empty; it has at least `<s>` and `</s>`")]
+    EmptyPrompt {
+        /// Index of the ask.
+        ask: usize,
+    },
+    /// A prompt that does not fit.
+    #[error("ask {ask}'s prompt has {tokens} tokens; beside the image tokens, there is room for {room}")]
+    PromptTooLong {
+        /// Index of the ask.
+        ask: usize,
+        /// Its length.
+        tokens: usize,
+        /// Positions that the image leaves.
+        room: usize,
+    },
+    /// A token that there is not.
+    #[error("token {token} is not in the network's vocabulary of {vocabulary}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Ids there are.
+        vocabulary: usize,
+    },
+    /// A number of tokens or logits that does not fit the state.
+    #[error("{given} {what} were given, and {rows} rows need {expected}")]
+    Rows {
+        /// What they are.
+        what: &'static str,
+        /// How many were given.
+        given: usize,
+        /// How many are needed.
+        expected: usize,
+        /// Rows of the state.
+        rows: usize,
+    },
+    /// A selection of a row that there is not.
+    #[error("row {row} was selected, and there are {rows}")]
+    NoSuchRow {
+        /// The row.
+        row: usize,
+        /// Rows of the state.
+        rows: usize,
+    },
+    /// A selection of no row.
+    #[error("no row was selected; drop the state to end a request")]
+    NoRow,
+    /// No position is left.
+    #[error("all {positions} positions of the decoder are used up")]
+    Positions {
+        /// How many there are.
+        positions: usize,
+    },
+    /// An earlier step failed.
+    #[error("the state is spent, because an earlier step failed; encode the prompt again")]
+    Spent,
+}
+
+impl RequestError {
+    /// Checks which of `count` rows are selected.
+    ///
+    /// # Errors
+    ///
+    /// If none is, or one that there is not.
+    pub fn check_selection(selected: &[usize], count: usize) -> Result<(), Self> {
+        match selected.iter().find(|&&row| row >= count) {
+            _ if selected.is_empty() => Err(Self::NoRow),
+            Some(&row) => Err(Self::NoSuchRow { row, rows: count }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The token ids that generation itself needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecialIds {
