@@ -511,7 +511,17 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["model"]["loads"], &report["demo"]), (&json!(true), &json!(true)));
 
-    assert!(report["model"]["files"][0]["what"].as_str().unwrap().contains("192x192, 1558 tokens"), "{out}");
+    // What the same weights are as a folder, and what that has in other rows.
+    let rows = |model: &str| {
+        let (out, _) = expect(&["doctor", "--model", model, "--format", "json"], 0);
+        serde_json::from_str::<Value>(&out).unwrap()["model"]["files"].as_array().unwrap().clone()
+    };
+    let folder = rows("demo/checkpoint");
+    let weights = folder.iter().find(|file| file["file"] == "weights").unwrap()["what"].as_str().unwrap();
+    let weights = weights.replace("model.safetensors", "in this program");
+    assert!(weights.contains("layout, ") && weights.contains(" tensors, "), "{weights}");
+    let built_in = rows("demo");
+    assert_eq!(built_in[0]["what"], format!("{weights}; pictures of 192x192, 1558 tokens"));
     // With a slash it is a folder, and there is none of that name that holds a config.json.
     let (out, _) = expect(&["doctor", "-m", "demo/"], 1);
     assert!(out.contains("missing") && out.contains("does not load"), "{out}");
@@ -540,7 +550,9 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
         let wrong: Vec<&Value> =
             files.iter().filter(|file| file["state"] == "wrong").map(|file| &file["file"]).collect();
         let line = if file == "model.safetensors" { "weights" } else { file };
+        // The others are judged all the same.
         assert_eq!(wrong, [line], "{out}");
+        assert_eq!(files.iter().filter(|file| file["state"] == "ok").count(), 3, "{out}");
         assert!(report["model"]["error"].as_str().unwrap().len() > 10, "{file}: {out}");
         // And what runs says the same.
         let model = folder.0.to_str().unwrap();
