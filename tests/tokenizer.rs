@@ -405,6 +405,38 @@ fn files_that_are_damaged_are_errors() {
 }
 
 #[test]
+fn what_stands_in_the_place_of_a_file_is_named() {
+    let (vocab, merges, added) = demo_as_files();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1355863\n";
+    let page = "<!DOCTYPE html>\n<html></html>\n";
+    for (content, hint) in [(pointer, "`git lfs pull` fetches the file"), (page, "download the file again")] {
+        for file in ["tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json"] {
+            let folder = Folder::new("substitute");
+            if file != "tokenizer.json" {
+                fs::write(folder.0.join("vocab.json"), &vocab).unwrap();
+                fs::write(folder.0.join("merges.txt"), &merges).unwrap();
+                fs::write(folder.0.join("added_tokens.json"), &added).unwrap();
+            }
+            fs::write(folder.0.join(file), content).unwrap();
+            let error = chain(&Tokenizer::from_folder(&folder.0).unwrap_err());
+            // The folder, too: there may be several.
+            let path = folder.0.join(file);
+            assert!(
+                error.starts_with(&format!("{} is not a tokenizer's: it is a ", path.display())),
+                "{error}"
+            );
+            assert!(error.contains(hint), "{error}");
+        }
+    }
+    // A first merge may begin with that character.
+    let odd = format!("#version: 0.2\n< s\n{}", merges.split_once('\n').unwrap().1);
+    for merges in [odd.as_str(), odd.split_once('\n').unwrap().1] {
+        let error = Tokenizer::from_vocab_and_merges(vocab.as_bytes(), merges.as_bytes(), None).unwrap_err();
+        assert!(matches!(error, TokenizerError::Merge { at: 1, .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let empty = Folder::new("empty");
     let error = Tokenizer::from_folder(&empty.0).unwrap_err().to_string();
