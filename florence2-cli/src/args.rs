@@ -92,13 +92,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) spaced: bool,
 
-    /// Pixels of a picture at most, as its file says; a larger one is refused before it is decoded
-    #[arg(long, value_name = "N", default_value_t = florence2::DecodeOptions::default().max_pixels)]
-    pub(crate) max_pixels: u64,
-
-    /// Leave a photo as its file has it, instead of turning it upright as its EXIF orientation says
-    #[arg(long)]
-    pub(crate) ignore_orientation: bool,
+    #[command(flatten)]
+    pub(crate) picture: PictureArgs,
 
     /// What is written
     #[arg(short, long, value_enum, default_value_t)]
@@ -117,6 +112,18 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
+}
+
+/// How a picture's file is read.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PictureArgs {
+    /// Pixels of a picture at most, as its file says; a larger one is refused before it is decoded
+    #[arg(long, value_name = "N", default_value_t = florence2::DecodeOptions::default().max_pixels)]
+    pub(crate) max_pixels: u64,
+
+    /// Leave a photo as its file has it, instead of turning it upright as its EXIF orientation says
+    #[arg(long)]
+    pub(crate) ignore_orientation: bool,
 }
 
 /// How an answer is searched for.
@@ -224,6 +231,9 @@ pub(crate) struct BenchArgs {
     /// The picture
     #[arg(short, long, value_name = "FILE")]
     pub(crate) image: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) picture: PictureArgs,
 
     /// The prompt
     #[arg(short, long, default_value = "<CAPTION>")]

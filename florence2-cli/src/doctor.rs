@@ -67,16 +67,8 @@ impl State {
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    if let Some(model) = args.model.as_deref().filter(|model| !checkpoint::is_demo(model)) {
-        let metadata = fs::metadata(model);
-        let problem = match &metadata {
-            Ok(metadata) if metadata.is_dir() => None,
-            Ok(_) => Some("it is a file, and a checkpoint is a folder".to_owned()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(problem) = problem {
-            return Err(Failure::Request(format!("--model {}: {problem}", model.display())));
-        }
+    if let Some(model) = &args.model {
+        checkpoint::check_folder(model)?;
     }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -171,7 +163,7 @@ fn tensor_fault(error: &Error) -> Option<String> {
 fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
     let mut files = if checkpoint::is_demo(model) { Vec::new() } else { files(model) };
     let start = Instant::now();
-    let loaded = checkpoint::load(model, &args.backend);
+    let loaded = checkpoint::try_load(model, &args.backend);
     let seconds = loaded.is_ok().then(|| (start.elapsed().as_secs_f64() * 1e3).round() / 1e3);
     match &loaded {
         Ok(florence) if files.is_empty() => {
@@ -196,7 +188,10 @@ fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
             }
         }
     }
-    let error = loaded.err().map(|error| chain(&error));
+    let error = loaded.err().map(|error| match checkpoint::meant(model) {
+        Some(meant) => format!("{}; did you mean {}?", chain(&error), meant.display()),
+        None => chain(&error),
+    });
     Model { folder: model.display().to_string(), files, loads: error.is_none(), seconds, error }
 }
 

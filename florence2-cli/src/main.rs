@@ -8,6 +8,7 @@ mod checkpoint;
 mod doctor;
 mod lines;
 mod parse;
+mod picture;
 mod prompt;
 mod run;
 mod tasks;

@@ -251,8 +251,12 @@ fn a_missing_picture_costs_only_itself() {
 
 #[test]
 fn a_picture_that_is_too_large_names_the_option() {
-    let (_, err) = expect(&demo(&[SCENE, "<OCR>", "--max-pixels", "1000"]), 1);
-    assert!(err.contains("--max-pixels") && !err.contains("max_pixels"), "{err}");
+    let (_, run) = expect(&demo(&[SCENE, "<OCR>", "--max-pixels", "1000"]), 1);
+    let (_, bench) = expect(&["bench", "-m", "demo", "-i", SCENE, "--max-pixels", "1000"], 2);
+    for err in [run, bench] {
+        assert!(err.contains("575x431 pixels, and the limit is 1000"), "{err}");
+        assert!(err.contains("--max-pixels") && !err.contains("max_pixels"), "{err}");
+    }
 }
 
 #[test]
@@ -347,7 +351,11 @@ fn a_bad_request_is_told_before_any_work() {
             "{name} and {task}",
         ),
         (&["doctor", "--model", "/no/such/model"], "/no/such/model: No such file"),
-        (&["doctor", "--model", SCENE], "it is a file"),
+        (&["doctor", "--model", SCENE], "is a file: a checkpoint is a folder"),
+        (&["bench", "--model", "/no/such/model", "-i", SCENE], "cannot read /no/such/model: No such file"),
+        (&["bench", "--model", "demo/", "-i", SCENE], "did you mean demo/checkpoint?"),
+        (&["run", "--model", "demo/", SCENE, "<OD>"], "did you mean demo/checkpoint?"),
+        (&["run", "--model", "./demo", SCENE, "<OD>"], "did you mean ./demo/checkpoint?"),
     ] {
         let (out, err) = expect(args, 2);
         assert!(out.is_empty() && err.contains(hint), "{args:?}\n{out}\n{err}");
@@ -357,6 +365,92 @@ fn a_bad_request_is_told_before_any_work() {
     assert!(err.contains("ask in fewer words"), "{err}");
     assert!(!root().join("x.png").exists());
     assert_eq!(folder.files(), ["empty", "file.png"]);
+}
+
+#[test]
+fn a_name_on_the_hub_is_told_from_a_folder() {
+    for (model, told) in [
+        ("microsoft/Florence-2-base", true),
+        ("https://huggingface.co/microsoft/Florence-2-base", true),
+        ("./microsoft/Florence-2-base", false),
+        ("/microsoft/Florence-2-base", false),
+        ("models/microsoft/Florence-2-base", false),
+        ("Florence-2-base", false),
+    ] {
+        for args in [
+            &["run", "-m", model, SCENE, "<OD>"][..],
+            &["bench", "-m", model, "-i", SCENE],
+            &["doctor", "-m", model],
+        ] {
+            let (_, err) = expect(args, 2);
+            assert!(err.contains(&format!("--model: cannot read {model}: ")), "{err}");
+            for hint in [
+                "models are not downloaded",
+                "`hf download microsoft/Florence-2-base --local-dir Florence-2-base`",
+                "`git clone https://huggingface.co/microsoft/Florence-2-base`",
+            ] {
+                assert_eq!(err.contains(hint), told, "{err}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_only_checkpoint_within_a_folder_is_named() {
+    let folder = Folder::new("within");
+    let model = folder.0.to_str().unwrap();
+    let args = ["run", "-m", model, SCENE, "<OD>"];
+    let with = |name: &str| {
+        fs::create_dir_all(folder.0.join(name)).unwrap();
+        fs::write(folder.path(&format!("{name}/config.json")), "{}").unwrap();
+    };
+    let (_, err) = expect(&args, 1);
+    assert!(!err.contains("did you mean"), "{err}");
+    with("one");
+    let (_, err) = expect(&args, 2);
+    assert!(err.contains(&format!("config.json in it; did you mean {model}/one?")), "{err}");
+    // Of two, either may be meant.
+    with("two");
+    let (_, err) = expect(&args, 1);
+    assert!(!err.contains("did you mean"), "{err}");
+    with("checkpoint");
+    let (_, err) = expect(&args, 2);
+    assert!(err.contains(&format!("did you mean {model}/checkpoint?")), "{err}");
+}
+
+/// As a clone without Git LFS and a download without a login leave them.
+#[test]
+fn what_stands_in_the_place_of_a_file_is_named() {
+    let folder = Folder::new("substitute");
+    let checkpoint = root().join("demo/checkpoint");
+    let files = ["config.json", "tokenizer.json", "preprocessor_config.json", "processor_config.json"];
+    for file in files.iter().chain(&["model.safetensors"]) {
+        fs::copy(checkpoint.join(file), folder.path(file)).unwrap();
+    }
+    let model = folder.0.to_str().unwrap();
+    for (content, hint) in [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+            "is a pointer of Git LFS; `git lfs pull` fetches the file",
+        ),
+        ("<!doctype html><html></html>", "is a web page, "),
+    ] {
+        for file in files {
+            fs::write(folder.path(file), content).unwrap();
+            let (_, err) = expect(&["run", "-m", model, SCENE, "<OD>"], 1);
+            assert!(err.contains(hint) && err.contains(&folder.path(file)), "{file}: {err}");
+            let (out, _) = expect(&["doctor", "-m", model], 1);
+            let row = out.lines().find(|line| line.starts_with("wrong") && line.contains(file)).unwrap();
+            assert!(row.contains(hint), "{file}: {row}");
+            fs::copy(checkpoint.join(file), folder.path(file)).unwrap();
+        }
+    }
+    // A mark at the beginning is no harm.
+    for file in files {
+        let text = fs::read_to_string(folder.path(file)).unwrap();
+        fs::write(folder.path(file), format!("\u{feff}{text}")).unwrap();
+    }
+    expect(&["doctor", "-m", model], 0);
 }
 
 #[test]
@@ -522,9 +616,10 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
     assert!(weights.contains("layout, ") && weights.contains(" tensors, "), "{weights}");
     let built_in = rows("demo");
     assert_eq!(built_in[0]["what"], format!("{weights}; pictures of 192x192, 1558 tokens"));
-    // With a slash it is a folder, and there is none of that name that holds a config.json.
+    // With a slash it is a folder, and the one of that name has another within that holds a config.json.
     let (out, _) = expect(&["doctor", "-m", "demo/"], 1);
     assert!(out.contains("missing") && out.contains("does not load"), "{out}");
+    assert!(out.contains("; did you mean demo/checkpoint?"), "{out}");
 
     let folder = Folder::new("doctor");
     let checkpoint = root().join("demo/checkpoint");
