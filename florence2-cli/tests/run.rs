@@ -2,11 +2,15 @@
 #![cfg(feature = "demo")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says what went wrong by failing")]
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use common::Folder;
 use serde_json::{Value, json};
 
 fn root() -> PathBuf {
@@ -40,36 +44,6 @@ fn demo<'a>(args: &[&'a str]) -> Vec<&'a str> {
 
 fn records(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// A folder of its own that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// What the references return for the demo's pictures.
@@ -299,6 +273,7 @@ fn a_bad_request_is_told_before_any_work() {
     let file = folder.path("file.png");
     fs::copy(root().join(SCENE), &file).unwrap();
     let nowhere = folder.path("no/such/folder.png");
+    let pattern = folder.path("no/such/{name}.png");
     for (args, hint) in [
         (&["run", "--model", "demo", SCENE][..], "no task is given"),
         (&["run", "--model", "demo", "<OD>"], "no picture is named"),
@@ -340,7 +315,16 @@ fn a_bad_request_is_told_before_any_work() {
         (&["run", "--model", "demo", SCENE, "<OD>", "--sample", "--top-p", "2"], "top_p is 2"),
         (&["run", "--model", "demo", SCENE, "<CAPTION>", "--overlay", "x.png"], "no places to draw"),
         (&["run", "--model", "demo", SCENE, "<OD>", "--overlay", "x.jpg"], "ends in .png"),
-        (&["run", "--model", "demo", SCENE, "<OD>", "--overlay", &nowhere], "no/such does not exist"),
+        (
+            &["run", "--model", "demo", SCENE, "<OD>", "--overlay", &nowhere],
+            "no/such does not exist; make it",
+        ),
+        (
+            &["run", "--model", "demo", SCENE, "<OD>", "--overlay", &pattern],
+            "no/such does not exist; make it",
+        ),
+        // Before the checkpoint is looked for.
+        (&["run", "--model", "/no/model", SCENE, "<OD>", "--overlay", &nowhere], "no/such does not exist"),
         (&["run", "--model", "demo", &file, "<OD>", "--overlay", &file], "is one of the pictures"),
         (
             &["run", "--model", "demo", SCENE, "<OD>", "-t", "region_proposal", "--overlay", "x.png"],
@@ -421,12 +405,11 @@ fn the_only_checkpoint_within_a_folder_is_named() {
 /// As a clone without Git LFS and a download without a login leave them.
 #[test]
 fn what_stands_in_the_place_of_a_file_is_named() {
-    let folder = Folder::new("substitute");
     let checkpoint = root().join("demo/checkpoint");
     let files = ["config.json", "tokenizer.json", "preprocessor_config.json", "processor_config.json"];
-    for file in files.iter().chain(&["model.safetensors"]) {
-        fs::copy(checkpoint.join(file), folder.path(file)).unwrap();
-    }
+    let folder = Folder::new("substitute")
+        .with_copies(&checkpoint, &files)
+        .with_copies(&checkpoint, &["model.safetensors"]);
     let model = folder.0.to_str().unwrap();
     for (content, hint) in [
         (
@@ -628,9 +611,8 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
         assert!(out.contains(file), "{file}\n{out}");
     }
     assert!(out.contains("does not load") && err.contains("does not load"), "{out}\n{err}");
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"] {
-        fs::copy(checkpoint.join(file), folder.path(file)).unwrap();
-    }
+    let needed = ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"];
+    let folder = folder.with_copies(&checkpoint, &needed);
     expect(&["doctor", "-m", folder.0.to_str().unwrap()], 0);
     for (file, content) in [
         ("preprocessor_config.json", "{}"),
@@ -668,7 +650,7 @@ fn help_completions_and_manual_know_the_commands() {
             "{command}"
         );
         let (page, _) = expect(&["man", command], 0);
-        assert!(page.contains("Exit status") || command == "tasks", "{page}");
+        assert!(page.contains(".SH \"EXIT STATUS\"\n0 done; 1 ") || command == "tasks", "{page}");
     }
     let (run, _) = expect(&["run", "--help"], 0);
     for option in
@@ -677,4 +659,47 @@ fn help_completions_and_manual_know_the_commands() {
         assert!(run.contains(option), "{option}");
     }
     assert!(run.lines().all(|line| line.chars().count() <= 100), "{run}");
+}
+
+const COMMANDS: [&str; 6] = ["run", "bench", "doctor", "parse", "prompt", "tasks"];
+
+/// The examples of a command, as `--help` has them in a terminal of so many columns.
+fn help(command: &str, columns: &str) -> (String, Vec<String>) {
+    let output = program(&[command, "--help"]).env("COLUMNS", columns).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let examples = help.lines().filter(|line| line.starts_with("  florence2 "));
+    (help.clone(), examples.map(str::to_owned).collect())
+}
+
+#[test]
+fn help_breaks_lines_where_they_are_full() {
+    for (columns, width) in [("80", 80), ("100", 100)] {
+        for command in COMMANDS {
+            let (help, _) = help(command, columns);
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2).filter(|pair| !pair.iter().any(|line| line.starts_with(' '))) {
+                let Some(word) = pair[1].split(' ').next().filter(|word| !word.is_empty()) else { continue };
+                let longer = pair[0].chars().count() + 1 + word.chars().count();
+                assert!(pair[0].is_empty() || longer > width, "{command} at {width}: {pair:?}");
+                assert!(pair[0].chars().count() <= width, "{command} at {width}: {pair:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn examples_can_be_copied() {
+    for command in COMMANDS {
+        let (_, examples) = help(command, "80");
+        assert_eq!(help(command, "100").1, examples, "{command}");
+        assert_eq!(examples.is_empty(), ["bench", "doctor", "tasks"].contains(&command), "{command}");
+        // Of those of the manual page, lines are not filled.
+        let (page, _) = expect(&["man", command], 0);
+        let kept = page.split("\n.nf\n").skip(1).map(|part| part.split("\n.fi\n").next().unwrap());
+        let kept: Vec<String> =
+            kept.flat_map(str::lines).map(|line| line.replace("\\-", "-").replace("\\*(Aq", "'")).collect();
+        for example in examples {
+            assert!(kept.contains(&example.trim_start().to_owned()), "{example}\n{page}");
+        }
+    }
 }
