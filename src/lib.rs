@@ -52,6 +52,7 @@
 
 #[cfg(feature = "demo")]
 mod demo;
+mod file;
 #[cfg(feature = "model")]
 mod florence;
 #[cfg(feature = "overlay")]
@@ -63,6 +64,7 @@ pub mod record;
 #[cfg(feature = "tokenizer")]
 mod tokenizer;
 
+pub use file::FileError;
 #[cfg(feature = "model")]
 pub use florence::{
     Backend, Error, Florence2, Mismatch, Output, OutputToken, Piece, Seen, Sequence, Timings,

@@ -503,7 +503,7 @@ impl<'a> OutputRecord<'a> {
 ///
 /// If it is not JSON, or neither of the two.
 pub fn banned_phrases(json: &str) -> Result<BTreeSet<String>, BannedError> {
-    let json: Value = serde_json::from_str(json.trim_start_matches('\u{feff}'))?;
+    let json: Value = crate::file::parse(json.as_bytes())?;
     let list = match &json {
         Value::Array(list) => Some(list),
         Value::Object(map) if map.contains_key("post_processor_config") => {
@@ -526,7 +526,7 @@ pub fn banned_phrases(json: &str) -> Result<BTreeSet<String>, BannedError> {
 pub enum BannedError {
     /// Not JSON.
     #[error(transparent)]
-    Json(#[from] serde_json::Error),
+    Json(#[from] crate::FileError),
     /// Neither a list nor a processor's configuration.
     #[error(
         "neither a JSON list of phrases, such as [\"sky\"], nor a processor_config.json, which has one under \

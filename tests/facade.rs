@@ -2,12 +2,15 @@
 #![cfg(feature = "model")]
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use common::Folder;
 use florence2::dev::scripted::{Call, Script, Scripted};
 use florence2::{
     Answer, AnswerKind, Ask, Backend, Dialect, Error, Finish, Florence2, GenerationConfig, HfAnswer, Image,
@@ -458,47 +461,31 @@ fn the_demo_is_in_the_program() {
     assert_eq!(florence.tokenizer().highest_id(), 1557);
 }
 
-/// A folder of its own that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("facade_{name}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        for file in ["tokenizer.json", "preprocessor_config.json", "processor_config.json"] {
-            fs::copy(demo(file), folder.join(file)).unwrap();
-        }
-        fs::write(folder.join("network"), "").unwrap();
-        Self(folder)
-    }
-
-    fn load(&self) -> Result<Florence2<Scripted>, Error> {
-        Florence2::load(&self.0, FromFile)
-    }
+/// The demo's files, with what stands for a network.
+fn checkpoint(name: &str) -> Folder {
+    let files = ["tokenizer.json", "preprocessor_config.json", "processor_config.json"];
+    Folder::new(name).with_copies(&demo(""), &files).with("network", "")
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn load(folder: &Folder) -> Result<Florence2<Scripted>, Error> {
+    Florence2::load(&folder.0, FromFile)
 }
 
 #[test]
 fn a_folder_is_loaded_or_says_what_it_lacks() {
-    let folder = Folder::new("whole");
-    folder.load().unwrap();
+    let folder = checkpoint("whole");
+    load(&folder).unwrap();
     // microsoft's layout has no such file.
     fs::remove_file(folder.0.join("processor_config.json")).unwrap();
-    folder.load().unwrap();
+    load(&folder).unwrap();
 
     let check = |file: &str, content: Option<&str>, expected: fn(&Error) -> bool| {
-        let folder = Folder::new("broken");
+        let folder = checkpoint("broken");
         match content {
             Some(content) => fs::write(folder.0.join(file), content).unwrap(),
             None => fs::remove_file(folder.0.join(file)).unwrap(),
         }
-        let error = folder.load().unwrap_err();
+        let error = load(&folder).unwrap_err();
         assert!(expected(&error), "{file}: {error:?}");
     };
     check("tokenizer.json", None, |error| matches!(error, Error::Tokenizer(_)));
@@ -520,10 +507,10 @@ fn a_folder_is_loaded_or_says_what_it_lacks() {
 
 #[test]
 fn the_processors_list_is_read_from_the_folder() {
-    let folder = Folder::new("banned");
+    let folder = checkpoint("banned");
     let config = json!({"post_processor_config": {"phrase_grounding": {"banned_grounding_tokens": ["sky"]}}});
     fs::write(folder.0.join("processor_config.json"), config.to_string()).unwrap();
-    let florence = folder.load().unwrap().with_dialect(Dialect::Transformers);
+    let florence = load(&folder).unwrap().with_dialect(Dialect::Transformers);
     assert!(florence.parse_options().banned.contains("sky"));
     assert!(!florence.parse_options().banned.contains("it"));
     let florence = florence.with_dialect(Dialect::Microsoft);

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use florence2::pixels::{Alpha, DecodeOptions, ExifOrientation, Image, ImageError, PassOrder, Preprocessor};
-use florence2::{ImageSize, PreprocessorError};
+use florence2::{FileError, ImageSize, PreprocessorError};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -414,7 +414,22 @@ fn what_a_config_asks_and_is_not_done_is_refused() {
     let bilinear = config("").replace("\"resample\": 3", "\"resample\": 2");
     let error = Preprocessor::from_json(&bilinear).expect_err("another filter");
     assert_eq!(error.to_string(), "\"resample\" is 2 (bilinear), and only 3 (bicubic) is done");
-    assert!(matches!(Preprocessor::from_json("[]"), Err(PreprocessorError::Json(_))));
+    assert!(matches!(Preprocessor::from_json("[]"), Err(PreprocessorError::Json(FileError::Json(_)))));
+    for (text, found) in [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+            "a pointer of Git LFS; `git lfs pull`",
+        ),
+        ("\n<html><body>", "a web page, "),
+    ] {
+        let Err(PreprocessorError::Json(error)) = Preprocessor::from_json(text) else {
+            panic!("{text} is no JSON");
+        };
+        assert!(error.to_string().contains(found), "{error}");
+    }
+    let marked = format!("\u{feff}{}", config(""));
+    let read = |text: &str| Preprocessor::from_json(text).expect("a configuration");
+    assert_eq!(read(&marked), read(&config("")));
 }
 
 /// The files of the design's own collection; `None`, and a line that says so, where it is not there.

@@ -2,9 +2,12 @@
 #![cfg(feature = "tokenizer")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says what went wrong by failing")]
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::Folder;
 use florence2::{AddedToken, Loc, TokenLayout, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 
@@ -43,29 +46,6 @@ fn ids(value: &Value) -> Vec<u32> {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-/// A folder of its own that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn with(self, file: &str, content: impl AsRef<[u8]>) -> Self {
-        fs::write(self.0.join(file), content).unwrap();
-        self
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The demo's tokenizer as `vocab.json`, `merges.txt` and `added_tokens.json`.
@@ -117,10 +97,8 @@ fn the_published_tokenizers_agree_with_the_reference_both_ways() {
     let Some(folder) = shared() else { return };
     let golden: Value =
         serde_json::from_slice(&fs::read(folder.join("golden_tokenization.json")).unwrap()).unwrap();
-    let files = Folder::new("published_files");
-    for file in ["vocab.json", "merges.txt"] {
-        fs::copy(folder.join("native-rebuilt").join(file), files.0.join(file)).unwrap();
-    }
+    let files = Folder::new("published_files")
+        .with_copies(&folder.join("native-rebuilt"), &["vocab.json", "merges.txt"]);
     let folders = [
         folder.join("microsoft"),
         folder.join("native-rebuilt"),
@@ -402,6 +380,39 @@ fn files_that_are_damaged_are_errors() {
     }
     let error = Tokenizer::from_vocab_and_merges(vocab.as_bytes(), b"\xff\xff\n", None).unwrap_err();
     assert!(matches!(error, TokenizerError::MergeLine { line: 1 }), "{error}");
+}
+
+#[test]
+fn what_stands_in_the_place_of_a_file_is_named() {
+    let (vocab, merges, added) = demo_as_files();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1355863\n";
+    let page = "<!DOCTYPE html>\n<html></html>\n";
+    for (content, hint) in [(pointer, "`git lfs pull` fetches the file"), (page, "download the file again")] {
+        for file in ["tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json"] {
+            let mut folder = Folder::new("substitute");
+            if file != "tokenizer.json" {
+                folder = folder
+                    .with("vocab.json", &vocab)
+                    .with("merges.txt", &merges)
+                    .with("added_tokens.json", &added);
+            }
+            let folder = folder.with(file, content);
+            let error = chain(&Tokenizer::from_folder(&folder.0).unwrap_err());
+            // The folder, too: there may be several.
+            let path = folder.0.join(file);
+            assert!(
+                error.starts_with(&format!("{} is not a tokenizer's: it is a ", path.display())),
+                "{error}"
+            );
+            assert!(error.contains(hint), "{error}");
+        }
+    }
+    // A first merge may begin with that character.
+    let odd = format!("#version: 0.2\n< s\n{}", merges.split_once('\n').unwrap().1);
+    for merges in [odd.as_str(), odd.split_once('\n').unwrap().1] {
+        let error = Tokenizer::from_vocab_and_merges(vocab.as_bytes(), merges.as_bytes(), None).unwrap_err();
+        assert!(matches!(error, TokenizerError::Merge { at: 1, .. }), "{error}");
+    }
 }
 
 #[test]

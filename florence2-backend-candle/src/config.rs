@@ -1,9 +1,12 @@
 //! `config.json`, of both layouts.
 
+use std::path::Path;
+
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::LoadError;
+use crate::json;
 
 /// The shape of the network.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +63,6 @@ pub(crate) struct StackConfig {
 
 #[derive(Deserialize)]
 struct Raw {
-    model_type: Option<String>,
     text_config: RawText,
     vision_config: RawVision,
     projection_dim: Option<usize>,
@@ -135,8 +137,11 @@ const MOST_STAGES: usize = 16;
 /// A side of a picture.
 const LARGEST_SIDE: usize = 8192;
 
+pub(crate) const CONFIG: &str = "config.json";
+
 fn wrong(key: &str, value: impl ToString, need: impl Into<String>) -> LoadError {
-    LoadError::Config { key: key.to_owned(), value: value.to_string(), need: need.into() }
+    let file = CONFIG.into();
+    LoadError::Config { file, key: key.to_owned(), value: value.to_string(), need: need.into() }
 }
 
 fn size(key: &str, value: usize) -> Result<usize, LoadError> {
@@ -160,18 +165,25 @@ fn must_be<T: PartialEq + ToString>(key: &str, value: Option<T>, only: T) -> Res
 }
 
 impl NetworkConfig {
-    /// From the text of a `config.json`.
-    pub(crate) fn parse(json: &str) -> Result<Self, LoadError> {
-        let broken = |source| LoadError::Json { file: "config.json".to_owned(), source };
-        let value: Value = serde_json::from_str(json).map_err(broken)?;
-        if let Some(kind) = value.get("model_type").and_then(Value::as_str)
-            && kind != "florence2"
-        {
-            return Err(wrong("model_type", kind, "a checkpoint of Florence-2 (florence2) is needed"));
+    /// From the text of a `config.json`, which errors name by this path.
+    pub(crate) fn parse(path: &Path, json: &[u8]) -> Result<Self, LoadError> {
+        let value: Value = json::parse(path, json)?;
+        // Before anything else: another model's file has other keys, too.
+        match value.get("model_type") {
+            None | Some(Value::Null) => {}
+            Some(Value::String(kind)) if kind == "florence2" => {}
+            Some(other) => {
+                let kind = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
+                let need = "a checkpoint of Florence-2 (florence2) is needed";
+                return Err(wrong("model_type", kind, need).in_file(path));
+            }
         }
-        let raw: Raw = serde_json::from_value(value).map_err(broken)?;
-        // Named above; here it only has to be a string.
-        let _ = raw.model_type;
+        let raw: Raw = serde_json::from_value(value)
+            .map_err(|source| LoadError::Json { file: path.to_owned(), source })?;
+        Self::new(&raw).map_err(|error| error.in_file(path))
+    }
+
+    fn new(raw: &Raw) -> Result<Self, LoadError> {
         must_be("tie_word_embeddings", raw.tie_word_embeddings, true)?;
         let projection = raw.vision_config.projection_dim.or(raw.projection_dim);
         let text = TextConfig::new(&raw.text_config)?;

@@ -1,7 +1,7 @@
 //! What can go wrong.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use florence2_core::RequestError;
 
@@ -29,18 +29,28 @@ pub enum LoadError {
         /// The folder.
         folder: PathBuf,
     },
+    /// Something else stands in the place of a JSON file.
+    #[error("{} is {found}", file.display())]
+    Substitute {
+        /// The file.
+        file: PathBuf,
+        /// What is there, and how to get the file.
+        found: &'static str,
+    },
     /// A JSON file is broken.
-    #[error("{file} is not the JSON that is expected")]
+    #[error("{} is not the JSON that is expected", file.display())]
     Json {
         /// The file.
-        file: String,
+        file: PathBuf,
         /// Where and why.
         #[source]
         source: serde_json::Error,
     },
     /// `config.json` asks for something that this network does not do, or makes no sense.
-    #[error("config.json: {key} is {value}, but {need}")]
+    #[error("{}: {key} is {value}, but {need}", file.display())]
     Config {
+        /// The file; without a folder where the configuration is not at fault by itself, or came from memory.
+        file: PathBuf,
         /// The key, with dots.
         key: String,
         /// What it says.
@@ -50,9 +60,11 @@ pub enum LoadError {
     },
     /// `preprocessor_config.json` has a size that does not say what the network is to take.
     #[error(
-        "preprocessor_config.json: size is {value}, but a width and a height are needed, or `Candle::image_size`"
+        "{}: size is {value}, but a width and a height are needed, or `Candle::image_size`", file.display()
     )]
     Preprocessor {
+        /// The file.
+        file: PathBuf,
         /// What it says.
         value: String,
     },
@@ -65,10 +77,10 @@ pub enum LoadError {
         problem: String,
     },
     /// The index of a sharded checkpoint and its files do not agree.
-    #[error("{file}: {problem}")]
+    #[error("{}: {problem}", file.display())]
     Index {
         /// The index.
-        file: String,
+        file: PathBuf,
         /// What is wrong.
         problem: String,
     },
@@ -191,6 +203,16 @@ pub enum LoadError {
     /// candle could not put the weights on the device.
     #[error("cannot put the weights on the device")]
     Candle(#[source] candle_core::Error),
+}
+
+impl LoadError {
+    /// What is wrong with a configuration, with the path that it was read from.
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            Self::Config { key, value, need, .. } => Self::Config { file: path.to_owned(), key, value, need },
+            other => other,
+        }
+    }
 }
 
 struct Count(usize);

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use florence2_core::{Ask, ModelSpec, PixelValues, RequestError, SpecialIds, VisionSeq2Seq};
 use serde::Deserialize;
 
-use crate::config::NetworkConfig;
+use crate::config::{CONFIG, NetworkConfig};
 use crate::error::{LoadError, RunError};
-use crate::weights::Weights;
-use crate::{cpu, device};
+use crate::weights::{Weights, WeightsSummary};
+use crate::{cpu, device, json};
 
 /// Where the network runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Candle {
         let config = read_config(folder)?;
         let size = match self.image_size {
             Some(size) => size,
-            None => preprocessor_size(folder)?.unwrap_or(IMAGE_SIZE),
+            None => preprocessor_size(folder)?,
         };
         self.build(&config, Weights::open(folder)?, size)
     }
@@ -113,7 +113,7 @@ impl Candle {
     ///
     /// As [`load`](Self::load).
     pub fn load_bytes(&self, config: &str, safetensors: Vec<u8>) -> Result<CandleModel, LoadError> {
-        let config = NetworkConfig::parse(config)?;
+        let config = NetworkConfig::parse(CONFIG.as_ref(), config.as_bytes())?;
         self.build(&config, Weights::from_bytes(safetensors)?, self.image_size.unwrap_or(IMAGE_SIZE))
     }
 
@@ -155,12 +155,14 @@ impl Candle {
                 Ok((Network::Device(Box::new(network)), positions))
             }
         })?;
+        let summary = weights.summary();
         weights.finish()?;
         let image_tokens = map.0 * map.1 + 1;
         // Encoder and decoder have as many in every published checkpoint.
         let positions = positions.0.min(positions.1);
         if image_tokens >= positions {
             return Err(LoadError::Config {
+                file: CONFIG.into(),
                 key: "the picture's size".to_owned(),
                 value: format!("{width}x{height}"),
                 need: format!(
@@ -183,62 +185,51 @@ impl Candle {
                 decoder_start: text.decoder_start,
             },
         };
-        Ok(CandleModel { id: next_id(), spec, network, pool })
+        Ok(CandleModel { id: next_id(), spec, network, pool, weights: summary })
     }
 }
 
-/// What a folder holds, as far as can be told without reading the weights.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a folder holds, as far as can be told without reading the weights. Each of its files is judged by itself.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The layout of the tensors' names.
-    pub layout: crate::Layout,
-    /// The files of weights.
-    pub files: Vec<std::path::PathBuf>,
-    /// Tensors in them.
-    pub tensors: usize,
-    /// Numbers in them; tied matrices count as often as they are stored.
-    pub parameters: u64,
-    /// How they are stored.
-    pub dtypes: Vec<String>,
-    /// Width and height of the pictures.
-    pub image_size: (usize, usize),
-    /// Ids of the vocabulary.
-    pub vocabulary_size: usize,
+    /// Ids of the vocabulary, by `config.json`.
+    pub vocabulary_size: Result<usize, LoadError>,
+    /// What the weights are.
+    pub weights: Result<WeightsSummary, LoadError>,
+    /// Width and height of the pictures, by `preprocessor_config.json`. Without such a file 768×768.
+    ///
+    /// An error, too, if the network that `config.json` describes cannot take them.
+    pub image_size: Result<(usize, usize), LoadError>,
 }
 
 /// Reads a folder's configuration and the heads of its weights.
 ///
-/// # Errors
-///
-/// As [`Candle::load`], as far as can be told so far.
-pub fn inspect(folder: &Path) -> Result<Inspection, LoadError> {
-    let config = read_config(folder)?;
-    let image_size = preprocessor_size(folder)?.unwrap_or(IMAGE_SIZE);
-    config.vision.map(image_size.0, image_size.1)?;
-    let summary = Weights::open(folder)?.summary();
-    Ok(Inspection {
-        layout: summary.layout,
-        files: summary.files,
-        tensors: summary.tensors,
-        parameters: summary.parameters,
-        dtypes: summary.dtypes,
+/// What is an error in the result is one that [`Candle::load`] would return. Where there is none, tensors may still be
+/// missing or of another shape.
+#[must_use]
+pub fn inspect(folder: &Path) -> Inspection {
+    let config = read_config(folder);
+    let image_size = preprocessor_size(folder).and_then(|(width, height)| {
+        if let Ok(config) = &config {
+            config.vision.map(width, height)?;
+        }
+        Ok((width, height))
+    });
+    Inspection {
+        vocabulary_size: config.map(|config| config.text.vocabulary),
+        weights: Weights::open(folder).map(|weights| weights.summary()),
         image_size,
-        vocabulary_size: config.text.vocabulary,
-    })
-}
-
-fn read(folder: &Path, file: &str) -> Result<String, LoadError> {
-    let path = folder.join(file);
-    std::fs::read_to_string(&path).map_err(|source| LoadError::Io { path, source })
+    }
 }
 
 fn read_config(folder: &Path) -> Result<NetworkConfig, LoadError> {
-    NetworkConfig::parse(&read(folder, "config.json")?)
+    let path = folder.join(CONFIG);
+    NetworkConfig::parse(&path, &json::read(&path)?)
 }
 
-/// Width and height in `preprocessor_config.json`, if there is one that names them.
-fn preprocessor_size(folder: &Path) -> Result<Option<(usize, usize)>, LoadError> {
+/// Width and height in `preprocessor_config.json`, or those of all published checkpoints if it names none.
+fn preprocessor_size(folder: &Path) -> Result<(usize, usize), LoadError> {
     #[derive(Deserialize)]
     struct Preprocessor {
         size: Option<Size>,
@@ -250,17 +241,13 @@ fn preprocessor_size(folder: &Path) -> Result<Option<(usize, usize)>, LoadError>
         List([usize; 2]),
         Other(serde_json::Value),
     }
-    const FILE: &str = "preprocessor_config.json";
-    if !folder.join(FILE).exists() {
-        return Ok(None);
-    }
-    let config: Preprocessor = serde_json::from_str(&read(folder, FILE)?)
-        .map_err(|source| LoadError::Json { file: FILE.to_owned(), source })?;
+    let path = folder.join("preprocessor_config.json");
+    let Some(json) = json::read_if_there(&path)? else { return Ok(IMAGE_SIZE) };
+    let config: Preprocessor = json::parse(&path, &json)?;
     match config.size {
-        Some(Size::Sides { width, height }) => Ok(Some((width, height))),
-        Some(Size::List([height, width])) => Ok(Some((width, height))),
-        Some(Size::Other(value)) => Err(LoadError::Preprocessor { value: value.to_string() }),
-        None => Ok(None),
+        Some(Size::Sides { width, height } | Size::List([height, width])) => Ok((width, height)),
+        Some(Size::Other(value)) => Err(LoadError::Preprocessor { file: path, value: value.to_string() }),
+        None => Ok(IMAGE_SIZE),
     }
 }
 
@@ -284,6 +271,7 @@ pub struct CandleModel {
     spec: ModelSpec,
     network: Network,
     pool: Option<rayon::ThreadPool>,
+    weights: WeightsSummary,
 }
 
 #[derive(Debug)]
@@ -357,6 +345,13 @@ impl Image {
                 Ok(tokens.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
             }
         }
+    }
+}
+
+impl CandleModel {
+    /// What the weights are that it was loaded from.
+    pub fn weights(&self) -> &WeightsSummary {
+        &self.weights
     }
 }
 

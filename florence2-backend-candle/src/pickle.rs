@@ -11,6 +11,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use safetensors::tensor::Dtype;
 
+use crate::json;
+
 /// A tensor of the file, in row-major order.
 #[derive(Debug)]
 pub(crate) struct Tensor {
@@ -231,8 +233,8 @@ fn part(
 impl Archive {
     fn open(file: &mut (impl Read + Seek), length: u64) -> Result<Self> {
         let start = part(file, length, 0, length.min(24), "the file")?;
-        if start.starts_with(b"version https://git-lfs") {
-            return Err("it is a pointer of Git LFS; `git lfs pull` fetches the file itself".into());
+        if let Some(found) = json::substitute(&start) {
+            return Err(format!("it is {found}").into());
         }
         // A pickle's first opcode; the format of before PyTorch 1.6 is a few pickles and the numbers behind them.
         if start.first() == Some(&PROTO) {

@@ -17,6 +17,7 @@ use safetensors::tensor::{Dtype, Metadata};
 use serde::Deserialize;
 
 use crate::error::LoadError;
+use crate::json;
 use crate::pickle::{self, Problem};
 
 /// Whose names the tensors have.
@@ -83,13 +84,20 @@ enum Source {
     Memory(Vec<u8>),
 }
 
-/// What a file of weights says it holds.
-pub(crate) struct Summary {
-    pub(crate) layout: Layout,
-    pub(crate) tensors: usize,
-    pub(crate) parameters: u64,
-    pub(crate) dtypes: Vec<String>,
-    pub(crate) files: Vec<PathBuf>,
+/// What a checkpoint's weights are, as the heads of their files say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WeightsSummary {
+    /// The layout of the tensors' names.
+    pub layout: Layout,
+    /// The files; none if they came from memory.
+    pub files: Vec<PathBuf>,
+    /// Tensors in them.
+    pub tensors: usize,
+    /// Numbers in them; tied matrices count as often as they are stored.
+    pub parameters: u64,
+    /// How they are stored.
+    pub dtypes: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -109,14 +117,14 @@ impl Weights {
             for shard in index.shards(folder, "model.safetensors.index.json")? {
                 found.safetensors(shard)?;
             }
-            found.compare(&index, "model.safetensors.index.json")?;
+            found.compare(&index, folder, "model.safetensors.index.json")?;
         } else if pickle.exists() {
             found.pickle(pickle)?;
         } else if let Some(index) = Index::read(folder, "pytorch_model.bin.index.json")? {
             for shard in index.shards(folder, "pytorch_model.bin.index.json")? {
                 found.pickle(shard)?;
             }
-            found.compare(&index, "pytorch_model.bin.index.json")?;
+            found.compare(&index, folder, "pytorch_model.bin.index.json")?;
         } else {
             return Err(LoadError::NoWeights { folder: folder.to_owned() });
         }
@@ -138,7 +146,7 @@ impl Weights {
         self.largest = largest;
     }
 
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> WeightsSummary {
         let mut dtypes: Vec<_> = self.entries.values().map(|entry| entry.stored.name()).collect();
         dtypes.sort();
         dtypes.dedup();
@@ -149,7 +157,7 @@ impl Weights {
             Source::File { path, .. } => Some(path.clone()),
             Source::Memory(_) => None,
         });
-        Summary {
+        WeightsSummary {
             layout: self.layout,
             tensors: self.entries.len(),
             parameters: parameters.fold(0, u64::saturating_add),
@@ -249,20 +257,14 @@ impl Weights {
 impl Index {
     fn read(folder: &Path, file: &str) -> Result<Option<Self>, LoadError> {
         let path = folder.join(file);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = std::fs::read_to_string(&path).map_err(|source| LoadError::Io { path, source })?;
-        serde_json::from_str(&text)
-            .map(Some)
-            .map_err(|source| LoadError::Json { file: file.to_owned(), source })
+        json::read_if_there(&path)?.map(|json| json::parse(&path, &json)).transpose()
     }
 
     fn shards(&self, folder: &Path, file: &str) -> Result<Vec<PathBuf>, LoadError> {
         let mut names: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
         names.sort_unstable();
         names.dedup();
-        let problem = |problem: String| LoadError::Index { file: file.to_owned(), problem };
+        let problem = |problem: String| LoadError::Index { file: folder.join(file), problem };
         if names.is_empty() {
             return Err(problem("it names no file".to_owned()));
         }
@@ -341,11 +343,11 @@ impl Found {
         Ok(())
     }
 
-    fn compare(&self, index: &Index, file: &str) -> Result<(), LoadError> {
+    fn compare(&self, index: &Index, folder: &Path, file: &str) -> Result<(), LoadError> {
         let missing = index.weight_map.iter().find(|(name, _)| !self.entries.contains_key(*name));
         if let Some((name, shard)) = missing {
             let problem = format!("{shard} does not hold the tensor {name}");
-            return Err(LoadError::Index { file: file.to_owned(), problem });
+            return Err(LoadError::Index { file: folder.join(file), problem });
         }
         Ok(())
     }
@@ -387,10 +389,11 @@ fn header(path: &Path, file: &mut impl Read, length: u64) -> Result<(u64, Metada
     }
     let mut size = [0; 8];
     file.read_exact(&mut size).map_err(io)?;
-    if &size == b"version " {
-        return Err(broken("it is a pointer of Git LFS; `git lfs pull` fetches the file itself".to_owned()));
-    }
     let header = u64::from_le_bytes(size);
+    // Letters make a number that no header's length is.
+    if let Some(found) = json::substitute(&size).filter(|_| header > LARGEST_HEADER) {
+        return Err(broken(format!("it is {found}")));
+    }
     if header > LARGEST_HEADER || header > length - 8 {
         return Err(broken(format!("its header should have {header} bytes, and the file has {length}")));
     }

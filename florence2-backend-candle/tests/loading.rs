@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
-use common::{Expected, distance, tiny};
+use common::{Expected, distance, load, tiny};
 use florence2_backend_candle::{Candle, CandleModel, Device, Dtype, Layout, LoadError, inspect};
 use serde_json::{Value, json};
 
@@ -205,7 +205,7 @@ fn shards_with_an_index() {
         };
         index(&map);
         checkpoint.works();
-        assert_eq!(inspect(&checkpoint.folder).unwrap().files.len(), 2);
+        assert_eq!(inspect(&checkpoint.folder).weights.unwrap().files.len(), 2);
 
         let mut more = map.clone();
         more.insert("another".to_owned(), json!("a.safetensors"));
@@ -451,10 +451,128 @@ fn picture_sizes_that_do_not_work_are_refused() {
 
 #[test]
 fn a_folder_is_inspected() {
-    let found = inspect(&tiny("microsoft")).unwrap();
-    assert_eq!(found.layout, Layout::Microsoft);
-    assert_eq!(found.dtypes, ["f16"]);
-    assert_eq!(found.image_size, (104, 104));
-    assert_eq!(found.vocabulary_size, 120);
-    assert_eq!(inspect(&tiny("transformers")).unwrap().layout, Layout::Transformers);
+    let found = inspect(&tiny("microsoft"));
+    let weights = found.weights.unwrap();
+    assert_eq!((weights.layout, &weights.dtypes[..]), (Layout::Microsoft, &["f16".to_owned()][..]));
+    assert_eq!(found.image_size.unwrap(), (104, 104));
+    assert_eq!(found.vocabulary_size.unwrap(), 120);
+    let weights = inspect(&tiny("transformers")).weights.unwrap();
+    assert_eq!(weights.layout, Layout::Transformers);
+    // A network from memory knows the same, but for the files.
+    let read = |file: &str| fs::read(tiny("transformers").join(file)).unwrap();
+    let config = String::from_utf8(read("config.json")).unwrap();
+    let candle = Candle { image_size: Some((104, 104)), ..Candle::default() };
+    let model = candle.load_bytes(&config, read("model.safetensors")).unwrap();
+    assert!(model.weights().files.is_empty() && model.weights().tensors > 100);
+    assert_eq!(model.weights().tensors, weights.tensors);
+    assert_eq!(model.weights().parameters, weights.parameters);
+    assert_eq!(load(&tiny("transformers"), Device::Cpu, Dtype::F32).weights(), &weights);
+}
+
+/// One file that is broken does not hide what the others hold.
+#[test]
+fn each_file_is_inspected_by_itself() {
+    let outcome = |checkpoint: &Checkpoint| {
+        let found = inspect(&checkpoint.folder);
+        [found.vocabulary_size.is_ok(), found.weights.is_ok(), found.image_size.is_ok()]
+    };
+    for (at, file) in ["config.json", "model.safetensors", "preprocessor_config.json"].into_iter().enumerate()
+    {
+        let checkpoint = Checkpoint::new("transformers", "inspected");
+        assert_eq!(outcome(&checkpoint), [true; 3]);
+        fs::write(checkpoint.path(file), "{").unwrap();
+        let mut expected = [true; 3];
+        expected[at] = false;
+        assert_eq!(outcome(&checkpoint), expected, "{file}");
+    }
+    let checkpoint = Checkpoint::new("transformers", "inspected");
+    fs::write(checkpoint.path("preprocessor_config.json"), r#"{"size": [800, 104]}"#).unwrap();
+    assert_eq!(outcome(&checkpoint), [true, true, false]);
+}
+
+const LFS_POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 463221266\n";
+const WEB_PAGE: &str = "\r\n<!DOCTYPE html>\n<html><body>Please log in</body></html>";
+
+#[test]
+fn what_stands_in_the_place_of_a_file_is_named() {
+    let pointer = "a pointer of Git LFS; `git lfs pull` fetches the file itself";
+    let page =
+        "a web page, as a download saves it that was refused or sent elsewhere; download the file again";
+    let weights = "is not a whole file of weights: it";
+    for (file, how) in [
+        ("config.json", ""),
+        ("preprocessor_config.json", ""),
+        ("model.safetensors.index.json", ""),
+        ("pytorch_model.bin.index.json", ""),
+        ("model.safetensors", weights),
+        ("pytorch_model.bin", weights),
+    ] {
+        for (content, what) in [(LFS_POINTER, pointer), (WEB_PAGE, page), (WEB_PAGE.trim(), page)] {
+            let checkpoint = Checkpoint::new("transformers", "substitute");
+            if !checkpoint.path(file).exists() {
+                fs::remove_file(checkpoint.path("model.safetensors")).unwrap();
+            }
+            fs::write(checkpoint.path(file), content).unwrap();
+            let expected = format!("{file} {how} is {what}").replace("  ", " ");
+            assert_eq!(checkpoint.fails(), expected);
+        }
+    }
+}
+
+#[test]
+fn errors_of_a_file_name_its_folder_too() {
+    for (file, content) in [
+        ("config.json", "{"),
+        ("config.json", LFS_POINTER),
+        ("config.json", r#"{"model_type": "llava"}"#),
+        ("config.json", r#"{"model_type": 7}"#),
+        ("preprocessor_config.json", "["),
+        ("preprocessor_config.json", r#"{"size": 768}"#),
+        ("model.safetensors.index.json", "{}"),
+        ("model.safetensors.index.json", r#"{"weight_map": {}}"#),
+        ("model.safetensors.index.json", r#"{"weight_map": {"a": "b.safetensors"}}"#),
+    ] {
+        let checkpoint = Checkpoint::new("transformers", "path");
+        if file.contains("index") {
+            fs::remove_file(checkpoint.path("model.safetensors")).unwrap();
+        }
+        fs::write(checkpoint.path(file), content).unwrap();
+        let message = checkpoint.load().unwrap_err().to_string();
+        let path = checkpoint.path(file).display().to_string();
+        assert!(message.starts_with(&path), "{content}: {message}");
+    }
+    // An index that its shards do not agree with.
+    let checkpoint = Checkpoint::new("transformers", "path");
+    fs::rename(checkpoint.path("model.safetensors"), checkpoint.path("a.safetensors")).unwrap();
+    let index = checkpoint.path("model.safetensors.index.json");
+    fs::write(&index, r#"{"weight_map": {"odd": "a.safetensors"}}"#).unwrap();
+    let message = checkpoint.load().unwrap_err().to_string();
+    assert_eq!(message, format!("{}: a.safetensors does not hold the tensor odd", index.display()));
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let checkpoint = Checkpoint::new("microsoft", "mark");
+    let mark = |file: &str| {
+        let text = fs::read_to_string(checkpoint.path(file)).unwrap();
+        fs::write(checkpoint.path(file), format!("\u{feff}{text}")).unwrap();
+    };
+    mark("config.json");
+    mark("preprocessor_config.json");
+    checkpoint.works();
+    fs::rename(checkpoint.path("model.safetensors"), checkpoint.path("a.safetensors")).unwrap();
+    let tensors = candle_core::safetensors::load(checkpoint.path("a.safetensors"), &candle_core::Device::Cpu);
+    let names = tensors.unwrap().into_keys().map(|name| (name, json!("a.safetensors")));
+    let map: serde_json::Map<String, Value> = names.collect();
+    let index = json!({"weight_map": map}).to_string();
+    fs::write(checkpoint.path("model.safetensors.index.json"), index).unwrap();
+    mark("model.safetensors.index.json");
+    checkpoint.works();
+}
+
+#[test]
+fn a_file_of_json_is_not_read_beyond_all_proportion() {
+    let checkpoint = Checkpoint::new("transformers", "long");
+    fs::write(checkpoint.path("config.json"), " ".repeat((16 << 20) + 1)).unwrap();
+    assert!(checkpoint.fails().contains("over 16777216 bytes"), "{}", checkpoint.fails());
 }

@@ -41,16 +41,17 @@ pub(crate) enum Command {
 #[command(after_long_help = "\
 Examples:
   florence2 run --model demo demo/images/scene_1.png '<OD>'
-  florence2 run -m Florence-2-base-ft car.jpg -t caption -t ocr_with_region --format jsonl
-  florence2 run -m Florence-2-base-ft photos/ '<CAPTION_TO_PHRASE_GROUNDING>a green car' -o drawn/
-  florence2 run -m Florence-2-base-ft page.png -t region_to_ocr --region 34,160,597,371
+  florence2 run -m Florence-2-base-ft car.jpg -t caption -t ocr -f jsonl
+  florence2 run -m Florence-2-base-ft photos/ '<OD>' --overlay drawn/
+  florence2 run -m Florence-2-base-ft a.jpg '<OPEN_VOCABULARY_DETECTION>a car'
+  florence2 run -m Florence-2-base-ft a.png -t region_to_ocr -r 34,160,597,371
   florence2 run -m my-fine-tune page.png --as text '<DocVQA>What is the date?'
 
-A picture is seen once, whatever the number of tasks. One that cannot be read costs only itself: its
-error goes to standard error (with --format json, jsonl and hf also to its place in the output), and
-the exit status is 1 at the end.
+A picture is seen once, whatever the number of tasks. One that cannot be read costs only itself: \
+its error goes to standard error (with --format json, jsonl and hf also to its place in the \
+output), and the exit status is 1 at the end.
 
-With --overlay, OUT is a .png file, a folder (one that is there, or a path that ends in /), or a
+With --overlay, OUT is a .png file, a folder (one that is there, or a path that ends in /), or a \
 pattern for several answers with {name}, the picture's name, and {task} in it.
 
 Exit status: 0 done; 1 failed, or some pictures did; 2 bad request.")]
@@ -92,13 +93,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) spaced: bool,
 
-    /// Pixels of a picture at most, as its file says; a larger one is refused before it is decoded
-    #[arg(long, value_name = "N", default_value_t = florence2::DecodeOptions::default().max_pixels)]
-    pub(crate) max_pixels: u64,
-
-    /// Leave a photo as its file has it, instead of turning it upright as its EXIF orientation says
-    #[arg(long)]
-    pub(crate) ignore_orientation: bool,
+    #[command(flatten)]
+    pub(crate) picture: PictureArgs,
 
     /// What is written
     #[arg(short, long, value_enum, default_value_t)]
@@ -117,6 +113,18 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
+}
+
+/// How a picture's file is read.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PictureArgs {
+    /// Pixels of a picture at most, as its file says; a larger one is refused before it is decoded
+    #[arg(long, value_name = "N", default_value_t = florence2::DecodeOptions::default().max_pixels)]
+    pub(crate) max_pixels: u64,
+
+    /// Leave a photo as its file has it, instead of turning it upright as its EXIF orientation says
+    #[arg(long)]
+    pub(crate) ignore_orientation: bool,
 }
 
 /// How an answer is searched for.
@@ -211,9 +219,9 @@ impl BackendArgs {
 /// Measure each stage of an answer on this machine
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
-A picture is seen, and captions of exactly twenty tokens are written, greedily and with three beams: the
-end is barred before the twentieth token, and forced there. A step is the time to decode a caption by its
-steps, search and all. One round goes before, and is not counted.
+A picture is seen, and captions of exactly twenty tokens are written, greedily and with three \
+beams: the end is barred before the twentieth token, and forced there. A step is the time to decode \
+a caption by its steps, search and all. One round goes before, and is not counted.
 
 Exit status: 0 done; 1 failed; 2 bad request.")]
 pub(crate) struct BenchArgs {
@@ -224,6 +232,9 @@ pub(crate) struct BenchArgs {
     /// The picture
     #[arg(short, long, value_name = "FILE")]
     pub(crate) image: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) picture: PictureArgs,
 
     /// The prompt
     #[arg(short, long, default_value = "<CAPTION>")]
@@ -244,8 +255,8 @@ pub(crate) struct BenchArgs {
 /// Say what this program was built with, and whether a checkpoint loads
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
-With --model, each file that a checkpoint has or should have is listed with what it holds, or what is
-wrong with it; then the checkpoint is loaded as florence2 run does it.
+With --model, each file that a checkpoint has or should have is listed with what it holds, or what \
+is wrong with it; then the checkpoint is loaded as florence2 run does it.
 
 Exit status: 0 done; 1 the checkpoint does not load; 2 bad request.")]
 pub(crate) struct DoctorArgs {
@@ -265,14 +276,14 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_long_help = "\
 Examples:
-  florence2 parse --task '<OD>' --size 640x480 'car<loc_54><loc_375><loc_906><loc_707>'
+  florence2 parse -t '<OD>' -s 640x480 'car<loc_54><loc_375><loc_906><loc_707>'
   florence2 parse --jsonl --format hf < answers.jsonl
 
 A JSONL request is
   {\"task\": \"<OD>\", \"text\": \"…\", \"image_size\": [640, 480]}
-With \"pieces\": [[\"car\", -0.1], …] (texts with log-probabilities; null is -Infinity) instead of
-\"text\" there are scores; \"id\" is handed through by --format json; other keys are ignored.
-Each request gives one line, in order; a bad one gives {\"error\": …, \"line\": N}, and the exit
+With \"pieces\": [[\"car\", -0.1], …] (texts with log-probabilities; null is -Infinity) instead of \
+\"text\" there are scores; \"id\" is handed through by --format json; other keys are ignored. \
+Each request gives one line, in order; a bad one gives {\"error\": …, \"line\": N}, and the exit \
 status is 1 at the end. Empty lines are passed over. No line may be longer than 64 MiB.
 
 Exit status: 0 done; 1 failed, or some lines were bad; 2 bad request.")]
@@ -324,11 +335,11 @@ pub(crate) struct ParseArgs {
 #[command(after_long_help = "\
 Examples:
   florence2 prompt '<CAPTION_TO_PHRASE_GROUNDING>a green car'
-  florence2 prompt --task region_to_category --region 34,160,597,371 --size 640x480
-  florence2 prompt --task open_vocabulary_detection --category car --category 'yellow wall'
+  florence2 prompt -t region_to_category -r 34,160,597,371 -s 640x480
+  florence2 prompt -t open_vocabulary_detection -c car -c 'yellow wall'
 
-A JSONL request is {\"prompt\": \"<OD>\"}, {\"raw\": \"…\"} (asked word for word), or \"task\" with one
-of \"input\", \"categories\" (a list) and \"region\" ([x1, y1, x2, y2] in pixels, with
+A JSONL request is {\"prompt\": \"<OD>\"}, {\"raw\": \"…\"} (asked word for word), or \"task\" with one \
+of \"input\", \"categories\" (a list) and \"region\" ([x1, y1, x2, y2] in pixels, with \
 \"image_size\").
 
 Exit status: 0 done; 1 failed, or some lines were bad; 2 bad request.")]

@@ -7,7 +7,7 @@ use florence2::{Florence2, GenerationConfig, Image, Output, Prompt, VisionSeq2Se
 use serde::Serialize;
 
 use crate::args::{BenchArgs, PlainFormat};
-use crate::{Failure, chain, checkpoint};
+use crate::{Failure, chain, checkpoint, picture};
 
 /// What a caption of exactly so many tokens needs: the end is barred before the last, where it is forced.
 fn caption(beams: usize, tokens: usize) -> GenerationConfig {
@@ -57,11 +57,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let prompt: Prompt =
         args.task.parse().map_err(|error| Failure::Request(format!("--task: {}", chain(&error))))?;
-    let image =
-        Image::open(&args.image).map_err(|error| Failure::Request(format!("--image: {}", chain(&error))))?;
+    let image = picture::open(&args.image, &args.picture)
+        .map_err(|message| Failure::Request(format!("--image: {message}")))?;
     let start = Instant::now();
-    let mut florence =
-        checkpoint::load(&args.model, &args.backend).map_err(|error| Failure::Run(chain(&error)))?;
+    let mut florence = checkpoint::load(&args.model, &args.backend)?;
     let load = start.elapsed();
     let config = caption(3, TOKENS);
     config.validate(florence.model().spec()).map_err(|error| Failure::Request(error.to_string()))?;

@@ -1,18 +1,92 @@
 //! The checkpoint that is meant.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use florence2::Florence2;
 use florence2::candle::{Candle, CandleModel};
-use florence2::{Error, Florence2};
 
 use crate::args::BackendArgs;
+use crate::{Failure, chain};
 
 /// Whether it is the one in this program. A folder of that name is `./demo`.
 pub(crate) fn is_demo(model: &Path) -> bool {
     cfg!(feature = "demo") && model.as_os_str() == "demo"
 }
 
-pub(crate) fn load(model: &Path, args: &BackendArgs) -> Result<Florence2<CandleModel>, Error> {
+/// Loads it. A slip in its name is a bad request; what is wrong inside of its folder is not.
+pub(crate) fn load(model: &Path, args: &BackendArgs) -> Result<Florence2<CandleModel>, Failure> {
+    check_folder(model)?;
+    if let Some(meant) = meant(model) {
+        let (model, meant) = (model.display(), meant.display());
+        return Err(Failure::Request(format!(
+            "--model {model}: there is no config.json in it; did you mean {meant}?"
+        )));
+    }
+    try_load(model, args).map_err(|error| {
+        let (model, options) = (model.display(), args.typed());
+        Failure::Run(format!("{}; florence2 doctor --model {model}{options} says more", chain(&error)))
+    })
+}
+
+/// That there is a folder of this name, if it is not the demo's.
+pub(crate) fn check_folder(model: &Path) -> Result<(), Failure> {
+    if is_demo(model) {
+        return Ok(());
+    }
+    let name = model.display();
+    match fs::metadata(model) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::Request(format!(
+            "--model: {name} is a file: a checkpoint is a folder with config.json, weights, a tokenizer and \
+             preprocessor_config.json"
+        ))),
+        Err(error) => Err(Failure::Request(format!("--model: cannot read {name}: {error}{}", hint(model)))),
+    }
+}
+
+/// For what names a checkpoint, and no folder; else empty.
+fn hint(model: &Path) -> String {
+    match model.to_str() {
+        Some("demo") => "; this program was built without its demo".to_owned(),
+        Some(text) => hub_name(text).map_or_else(String::new, |(owner, name)| {
+            format!(
+                "; models are not downloaded: `hf download {owner}/{name} --local-dir {name}`, or with Git LFS \
+                 `git clone https://huggingface.co/{owner}/{name}`, makes the folder {name}"
+            )
+        }),
+        None => String::new(),
+    }
+}
+
+/// Owner and name, as models have them on Hugging Face's hub.
+fn hub_name(text: &str) -> Option<(&str, &str)> {
+    let path = text.strip_prefix("https://huggingface.co/").unwrap_or(text);
+    let (owner, name) = path.trim_end_matches('/').split_once('/')?;
+    let whole = |part: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(known)
+    };
+    (whole(owner) && whole(name)).then_some((owner, name))
+}
+
+/// The checkpoint within a folder that is none: its folder `checkpoint`, or the only one that holds a `config.json`.
+pub(crate) fn meant(model: &Path) -> Option<PathBuf> {
+    let holds = |folder: &Path| folder.join("config.json").is_file();
+    if is_demo(model) || holds(model) {
+        return None;
+    }
+    let usual = model.join("checkpoint");
+    if holds(&usual) {
+        return Some(usual);
+    }
+    let mut found = fs::read_dir(model).ok()?.flatten().map(|entry| entry.path()).filter(|path| holds(path));
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+/// Loads it, whatever it may be.
+pub(crate) fn try_load(model: &Path, args: &BackendArgs) -> Result<Florence2<CandleModel>, florence2::Error> {
     let candle =
         Candle { device: args.device, dtype: args.dtype.into(), threads: args.threads, ..Candle::default() };
     #[cfg(feature = "demo")]

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use florence2::candle::{LoadError, inspect};
+use florence2::candle::{LoadError, WeightsSummary, inspect};
 use florence2::record::banned_phrases;
 use florence2::{Error, Loc, Preprocessor, Tokenizer, VisionSeq2Seq};
 use serde::Serialize;
@@ -67,16 +67,8 @@ impl State {
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    if let Some(model) = args.model.as_deref().filter(|model| !checkpoint::is_demo(model)) {
-        let metadata = fs::metadata(model);
-        let problem = match &metadata {
-            Ok(metadata) if metadata.is_dir() => None,
-            Ok(_) => Some("it is a file, and a checkpoint is a folder".to_owned()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(problem) = problem {
-            return Err(Failure::Request(format!("--model {}: {problem}", model.display())));
-        }
+    if let Some(model) = &args.model {
+        checkpoint::check_folder(model)?;
     }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -148,6 +140,8 @@ fn processor() -> Vec<&'static str> {
     found
 }
 
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "weights";
 const PREPROCESSOR: &str = "preprocessor_config.json";
 
 /// What is wrong with the tensors themselves, which only loading finds out.
@@ -169,7 +163,7 @@ fn tensor_fault(error: &Error) -> Option<String> {
 fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
     let mut files = if checkpoint::is_demo(model) { Vec::new() } else { files(model) };
     let start = Instant::now();
-    let loaded = checkpoint::load(model, &args.backend);
+    let loaded = checkpoint::try_load(model, &args.backend);
     let seconds = loaded.is_ok().then(|| (start.elapsed().as_secs_f64() * 1e3).round() / 1e3);
     match &loaded {
         Ok(florence) if files.is_empty() => {
@@ -178,21 +172,44 @@ fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
                 file: "demo",
                 state: State::Ok,
                 what: format!(
-                    "in this program: pictures of {}x{}, {} tokens",
-                    spec.image_width, spec.image_height, spec.vocabulary_size
+                    "{}; pictures of {}x{}, {} tokens",
+                    weights(florence.model().weights()),
+                    spec.image_width,
+                    spec.image_height,
+                    spec.vocabulary_size
                 ),
             });
         }
         Ok(_) => {}
         Err(error) => {
-            let weights = files.iter_mut().find(|file| file.file == "weights" && file.state == State::Ok);
+            let weights = files.iter_mut().find(|file| file.file == WEIGHTS && file.state == State::Ok);
             if let Some((file, fault)) = weights.zip(tensor_fault(error)) {
                 (file.state, file.what) = (State::Wrong, fault);
             }
         }
     }
-    let error = loaded.err().map(|error| chain(&error));
+    let error = loaded.err().map(|error| match checkpoint::meant(model) {
+        Some(meant) => format!("{}; did you mean {}?", chain(&error), meant.display()),
+        None => chain(&error),
+    });
     Model { folder: model.display().to_string(), files, loads: error.is_none(), seconds, error }
+}
+
+/// What the weights are, in a line.
+fn weights(found: &WeightsSummary) -> String {
+    let names: Vec<String> = found
+        .files
+        .iter()
+        .map(|file| file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .collect();
+    format!(
+        "{}: {} layout, {} tensors, {:.1} million numbers, {}",
+        if names.is_empty() { "in this program".to_owned() } else { names.join(", ") },
+        found.layout,
+        found.tensors,
+        found.parameters as f64 / 1e6,
+        found.dtypes.join(" and ")
+    )
 }
 
 fn files(folder: &Path) -> Vec<File<'static>> {
@@ -201,64 +218,14 @@ fn files(folder: &Path) -> Vec<File<'static>> {
     let state_of = |found: bool| if found { State::Wrong } else { State::Missing };
     let there = |file: &str| folder.join(file).exists();
 
-    match inspect(folder) {
-        Ok(found) => {
-            let names: Vec<String> = found
-                .files
-                .iter()
-                .map(|file| file.file_name().unwrap_or_default().to_string_lossy().into_owned())
-                .collect();
-            row("config.json", State::Ok, format!("{} tokens", found.vocabulary_size));
-            row(
-                "weights",
-                State::Ok,
-                format!(
-                    "{}: {} layout, {} tensors, {:.1} million numbers, {}",
-                    names.join(", "),
-                    found.layout,
-                    found.tensors,
-                    found.parameters as f64 / 1e6,
-                    found.dtypes.join(" and ")
-                ),
-            );
-        }
-        Err(error) => {
-            let unseen = |file: &str| format!("not looked at: {file} is wrong");
-            match &error {
-                _ if !there("config.json") => {
-                    row("config.json", State::Missing, chain(&error));
-                    row("weights", State::Unused, "not looked at: config.json is missing".to_owned());
-                }
-                LoadError::Json { file, .. } if file == PREPROCESSOR => {
-                    row("config.json", State::Ok, String::new());
-                    row("weights", State::Unused, unseen(PREPROCESSOR));
-                }
-                LoadError::Io { path, .. } if path.ends_with(PREPROCESSOR) => {
-                    row("config.json", State::Ok, String::new());
-                    row("weights", State::Unused, unseen(PREPROCESSOR));
-                }
-                LoadError::Config { .. } => {
-                    row("config.json", State::Wrong, chain(&error));
-                    row("weights", State::Unused, unseen("config.json"));
-                }
-                LoadError::Json { file, .. } if file == "config.json" => {
-                    row("config.json", State::Wrong, chain(&error));
-                    row("weights", State::Unused, unseen("config.json"));
-                }
-                LoadError::Io { path, .. } if path.ends_with("config.json") => {
-                    row("config.json", State::Wrong, chain(&error));
-                    row("weights", State::Unused, unseen("config.json"));
-                }
-                LoadError::NoWeights { .. } => {
-                    row("config.json", State::Ok, String::new());
-                    row("weights", State::Missing, chain(&error));
-                }
-                _ => {
-                    row("config.json", State::Ok, String::new());
-                    row("weights", State::Wrong, chain(&error));
-                }
-            }
-        }
+    let found = inspect(folder);
+    match &found.vocabulary_size {
+        Ok(tokens) => row(CONFIG, State::Ok, format!("{tokens} tokens")),
+        Err(error) => row(CONFIG, state_of(there(CONFIG)), chain(error)),
+    }
+    match &found.weights {
+        Ok(found) => row(WEIGHTS, State::Ok, weights(found)),
+        Err(error) => row(WEIGHTS, state_of(!matches!(error, LoadError::NoWeights { .. })), chain(error)),
     }
 
     let file = if there("tokenizer.json") { "tokenizer.json" } else { "vocab.json" };
@@ -272,8 +239,8 @@ fn files(folder: &Path) -> Vec<File<'static>> {
 
     let file = PREPROCESSOR;
     match fs::read_to_string(folder.join(file)) {
-        Ok(json) => match Preprocessor::from_json(&json) {
-            Ok(found) => {
+        Ok(json) => match (Preprocessor::from_json(&json), &found.image_size) {
+            (Ok(found), Ok(_)) => {
                 let size = found.size().map(|size| format!("{}x{}", size.width(), size.height()));
                 row(
                     file,
@@ -281,7 +248,8 @@ fn files(folder: &Path) -> Vec<File<'static>> {
                     size.map_or("no resize".to_owned(), |size| format!("pictures of {size}")),
                 );
             }
-            Err(error) => row(file, State::Wrong, chain(&error)),
+            (Ok(_), Err(error)) => row(file, State::Wrong, chain(error)),
+            (Err(error), _) => row(file, State::Wrong, chain(&error)),
         },
         Err(error) => row(file, state_of(there(file)), error.to_string()),
     }

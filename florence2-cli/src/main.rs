@@ -7,7 +7,9 @@ mod bench;
 mod checkpoint;
 mod doctor;
 mod lines;
+mod page;
 mod parse;
+mod picture;
 mod prompt;
 mod run;
 mod tasks;
@@ -116,7 +118,5 @@ fn man(command: Option<&str>) -> Result<(), Failure> {
             })?
             .clone(),
     };
-    let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text).map_err(Failure::Output)?;
-    io::stdout().lock().write_all(&text).map_err(Failure::Output)
+    io::stdout().lock().write_all(&page::render(page).map_err(Failure::Output)?).map_err(Failure::Output)
 }

@@ -2,11 +2,15 @@
 #![cfg(feature = "demo")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test says what went wrong by failing")]
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use common::Folder;
 use serde_json::{Value, json};
 
 fn root() -> PathBuf {
@@ -40,36 +44,6 @@ fn demo<'a>(args: &[&'a str]) -> Vec<&'a str> {
 
 fn records(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// A folder of its own that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// What the references return for the demo's pictures.
@@ -251,8 +225,12 @@ fn a_missing_picture_costs_only_itself() {
 
 #[test]
 fn a_picture_that_is_too_large_names_the_option() {
-    let (_, err) = expect(&demo(&[SCENE, "<OCR>", "--max-pixels", "1000"]), 1);
-    assert!(err.contains("--max-pixels") && !err.contains("max_pixels"), "{err}");
+    let (_, run) = expect(&demo(&[SCENE, "<OCR>", "--max-pixels", "1000"]), 1);
+    let (_, bench) = expect(&["bench", "-m", "demo", "-i", SCENE, "--max-pixels", "1000"], 2);
+    for err in [run, bench] {
+        assert!(err.contains("575x431 pixels, and the limit is 1000"), "{err}");
+        assert!(err.contains("--max-pixels") && !err.contains("max_pixels"), "{err}");
+    }
 }
 
 #[test]
@@ -295,6 +273,7 @@ fn a_bad_request_is_told_before_any_work() {
     let file = folder.path("file.png");
     fs::copy(root().join(SCENE), &file).unwrap();
     let nowhere = folder.path("no/such/folder.png");
+    let pattern = folder.path("no/such/{name}.png");
     for (args, hint) in [
         (&["run", "--model", "demo", SCENE][..], "no task is given"),
         (&["run", "--model", "demo", "<OD>"], "no picture is named"),
@@ -336,7 +315,16 @@ fn a_bad_request_is_told_before_any_work() {
         (&["run", "--model", "demo", SCENE, "<OD>", "--sample", "--top-p", "2"], "top_p is 2"),
         (&["run", "--model", "demo", SCENE, "<CAPTION>", "--overlay", "x.png"], "no places to draw"),
         (&["run", "--model", "demo", SCENE, "<OD>", "--overlay", "x.jpg"], "ends in .png"),
-        (&["run", "--model", "demo", SCENE, "<OD>", "--overlay", &nowhere], "no/such does not exist"),
+        (
+            &["run", "--model", "demo", SCENE, "<OD>", "--overlay", &nowhere],
+            "no/such does not exist; make it",
+        ),
+        (
+            &["run", "--model", "demo", SCENE, "<OD>", "--overlay", &pattern],
+            "no/such does not exist; make it",
+        ),
+        // Before the checkpoint is looked for.
+        (&["run", "--model", "/no/model", SCENE, "<OD>", "--overlay", &nowhere], "no/such does not exist"),
         (&["run", "--model", "demo", &file, "<OD>", "--overlay", &file], "is one of the pictures"),
         (
             &["run", "--model", "demo", SCENE, "<OD>", "-t", "region_proposal", "--overlay", "x.png"],
@@ -347,7 +335,11 @@ fn a_bad_request_is_told_before_any_work() {
             "{name} and {task}",
         ),
         (&["doctor", "--model", "/no/such/model"], "/no/such/model: No such file"),
-        (&["doctor", "--model", SCENE], "it is a file"),
+        (&["doctor", "--model", SCENE], "is a file: a checkpoint is a folder"),
+        (&["bench", "--model", "/no/such/model", "-i", SCENE], "cannot read /no/such/model: No such file"),
+        (&["bench", "--model", "demo/", "-i", SCENE], "did you mean demo/checkpoint?"),
+        (&["run", "--model", "demo/", SCENE, "<OD>"], "did you mean demo/checkpoint?"),
+        (&["run", "--model", "./demo", SCENE, "<OD>"], "did you mean ./demo/checkpoint?"),
     ] {
         let (out, err) = expect(args, 2);
         assert!(out.is_empty() && err.contains(hint), "{args:?}\n{out}\n{err}");
@@ -357,6 +349,91 @@ fn a_bad_request_is_told_before_any_work() {
     assert!(err.contains("ask in fewer words"), "{err}");
     assert!(!root().join("x.png").exists());
     assert_eq!(folder.files(), ["empty", "file.png"]);
+}
+
+#[test]
+fn a_name_on_the_hub_is_told_from_a_folder() {
+    for (model, told) in [
+        ("microsoft/Florence-2-base", true),
+        ("https://huggingface.co/microsoft/Florence-2-base", true),
+        ("./microsoft/Florence-2-base", false),
+        ("/microsoft/Florence-2-base", false),
+        ("models/microsoft/Florence-2-base", false),
+        ("Florence-2-base", false),
+    ] {
+        for args in [
+            &["run", "-m", model, SCENE, "<OD>"][..],
+            &["bench", "-m", model, "-i", SCENE],
+            &["doctor", "-m", model],
+        ] {
+            let (_, err) = expect(args, 2);
+            assert!(err.contains(&format!("--model: cannot read {model}: ")), "{err}");
+            for hint in [
+                "models are not downloaded",
+                "`hf download microsoft/Florence-2-base --local-dir Florence-2-base`",
+                "`git clone https://huggingface.co/microsoft/Florence-2-base`",
+            ] {
+                assert_eq!(err.contains(hint), told, "{err}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_only_checkpoint_within_a_folder_is_named() {
+    let folder = Folder::new("within");
+    let model = folder.0.to_str().unwrap();
+    let args = ["run", "-m", model, SCENE, "<OD>"];
+    let with = |name: &str| {
+        fs::create_dir_all(folder.0.join(name)).unwrap();
+        fs::write(folder.path(&format!("{name}/config.json")), "{}").unwrap();
+    };
+    let (_, err) = expect(&args, 1);
+    assert!(!err.contains("did you mean"), "{err}");
+    with("one");
+    let (_, err) = expect(&args, 2);
+    assert!(err.contains(&format!("config.json in it; did you mean {model}/one?")), "{err}");
+    // Of two, either may be meant.
+    with("two");
+    let (_, err) = expect(&args, 1);
+    assert!(!err.contains("did you mean"), "{err}");
+    with("checkpoint");
+    let (_, err) = expect(&args, 2);
+    assert!(err.contains(&format!("did you mean {model}/checkpoint?")), "{err}");
+}
+
+/// As a clone without Git LFS and a download without a login leave them.
+#[test]
+fn what_stands_in_the_place_of_a_file_is_named() {
+    let checkpoint = root().join("demo/checkpoint");
+    let files = ["config.json", "tokenizer.json", "preprocessor_config.json", "processor_config.json"];
+    let folder = Folder::new("substitute")
+        .with_copies(&checkpoint, &files)
+        .with_copies(&checkpoint, &["model.safetensors"]);
+    let model = folder.0.to_str().unwrap();
+    for (content, hint) in [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+            "is a pointer of Git LFS; `git lfs pull` fetches the file",
+        ),
+        ("<!doctype html><html></html>", "is a web page, "),
+    ] {
+        for file in files {
+            fs::write(folder.path(file), content).unwrap();
+            let (_, err) = expect(&["run", "-m", model, SCENE, "<OD>"], 1);
+            assert!(err.contains(hint) && err.contains(&folder.path(file)), "{file}: {err}");
+            let (out, _) = expect(&["doctor", "-m", model], 1);
+            let row = out.lines().find(|line| line.starts_with("wrong") && line.contains(file)).unwrap();
+            assert!(row.contains(hint), "{file}: {row}");
+            fs::copy(checkpoint.join(file), folder.path(file)).unwrap();
+        }
+    }
+    // A mark at the beginning is no harm.
+    for file in files {
+        let text = fs::read_to_string(folder.path(file)).unwrap();
+        fs::write(folder.path(file), format!("\u{feff}{text}")).unwrap();
+    }
+    expect(&["doctor", "-m", model], 0);
 }
 
 #[test]
@@ -511,10 +588,21 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["model"]["loads"], &report["demo"]), (&json!(true), &json!(true)));
 
-    assert!(report["model"]["files"][0]["what"].as_str().unwrap().contains("192x192, 1558 tokens"), "{out}");
-    // With a slash it is a folder, and there is none of that name that holds a config.json.
+    // What the same weights are as a folder, and what that has in other rows.
+    let rows = |model: &str| {
+        let (out, _) = expect(&["doctor", "--model", model, "--format", "json"], 0);
+        serde_json::from_str::<Value>(&out).unwrap()["model"]["files"].as_array().unwrap().clone()
+    };
+    let folder = rows("demo/checkpoint");
+    let weights = folder.iter().find(|file| file["file"] == "weights").unwrap()["what"].as_str().unwrap();
+    let weights = weights.replace("model.safetensors", "in this program");
+    assert!(weights.contains("layout, ") && weights.contains(" tensors, "), "{weights}");
+    let built_in = rows("demo");
+    assert_eq!(built_in[0]["what"], format!("{weights}; pictures of 192x192, 1558 tokens"));
+    // With a slash it is a folder, and the one of that name has another within that holds a config.json.
     let (out, _) = expect(&["doctor", "-m", "demo/"], 1);
     assert!(out.contains("missing") && out.contains("does not load"), "{out}");
+    assert!(out.contains("; did you mean demo/checkpoint?"), "{out}");
 
     let folder = Folder::new("doctor");
     let checkpoint = root().join("demo/checkpoint");
@@ -523,9 +611,8 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
         assert!(out.contains(file), "{file}\n{out}");
     }
     assert!(out.contains("does not load") && err.contains("does not load"), "{out}\n{err}");
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"] {
-        fs::copy(checkpoint.join(file), folder.path(file)).unwrap();
-    }
+    let needed = ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"];
+    let folder = folder.with_copies(&checkpoint, &needed);
     expect(&["doctor", "-m", folder.0.to_str().unwrap()], 0);
     for (file, content) in [
         ("preprocessor_config.json", "{}"),
@@ -540,7 +627,9 @@ fn the_doctor_says_what_is_there_and_what_is_not() {
         let wrong: Vec<&Value> =
             files.iter().filter(|file| file["state"] == "wrong").map(|file| &file["file"]).collect();
         let line = if file == "model.safetensors" { "weights" } else { file };
+        // The others are judged all the same.
         assert_eq!(wrong, [line], "{out}");
+        assert_eq!(files.iter().filter(|file| file["state"] == "ok").count(), 3, "{out}");
         assert!(report["model"]["error"].as_str().unwrap().len() > 10, "{file}: {out}");
         // And what runs says the same.
         let model = folder.0.to_str().unwrap();
@@ -561,7 +650,7 @@ fn help_completions_and_manual_know_the_commands() {
             "{command}"
         );
         let (page, _) = expect(&["man", command], 0);
-        assert!(page.contains("Exit status") || command == "tasks", "{page}");
+        assert!(page.contains(".SH \"EXIT STATUS\"\n0 done; 1 ") || command == "tasks", "{page}");
     }
     let (run, _) = expect(&["run", "--help"], 0);
     for option in
@@ -570,4 +659,47 @@ fn help_completions_and_manual_know_the_commands() {
         assert!(run.contains(option), "{option}");
     }
     assert!(run.lines().all(|line| line.chars().count() <= 100), "{run}");
+}
+
+const COMMANDS: [&str; 6] = ["run", "bench", "doctor", "parse", "prompt", "tasks"];
+
+/// The examples of a command, as `--help` has them in a terminal of so many columns.
+fn help(command: &str, columns: &str) -> (String, Vec<String>) {
+    let output = program(&[command, "--help"]).env("COLUMNS", columns).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let examples = help.lines().filter(|line| line.starts_with("  florence2 "));
+    (help.clone(), examples.map(str::to_owned).collect())
+}
+
+#[test]
+fn help_breaks_lines_where_they_are_full() {
+    for (columns, width) in [("80", 80), ("100", 100)] {
+        for command in COMMANDS {
+            let (help, _) = help(command, columns);
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2).filter(|pair| !pair.iter().any(|line| line.starts_with(' '))) {
+                let Some(word) = pair[1].split(' ').next().filter(|word| !word.is_empty()) else { continue };
+                let longer = pair[0].chars().count() + 1 + word.chars().count();
+                assert!(pair[0].is_empty() || longer > width, "{command} at {width}: {pair:?}");
+                assert!(pair[0].chars().count() <= width, "{command} at {width}: {pair:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn examples_can_be_copied() {
+    for command in COMMANDS {
+        let (_, examples) = help(command, "80");
+        assert_eq!(help(command, "100").1, examples, "{command}");
+        assert_eq!(examples.is_empty(), ["bench", "doctor", "tasks"].contains(&command), "{command}");
+        // Of those of the manual page, lines are not filled.
+        let (page, _) = expect(&["man", command], 0);
+        let kept = page.split("\n.nf\n").skip(1).map(|part| part.split("\n.fi\n").next().unwrap());
+        let kept: Vec<String> =
+            kept.flat_map(str::lines).map(|line| line.replace("\\-", "-").replace("\\*(Aq", "'")).collect();
+        for example in examples {
+            assert!(kept.contains(&example.trim_start().to_owned()), "{example}\n{page}");
+        }
+    }
 }

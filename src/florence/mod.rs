@@ -25,7 +25,7 @@ use florence2_core::{
 };
 
 use crate::record::banned_phrases;
-use crate::{Image, Preprocessor, Tokenizer};
+use crate::{Image, Preprocessor, Tokenizer, file};
 
 pub use backend::Backend;
 pub use error::{Error, Mismatch};
@@ -460,9 +460,8 @@ fn sides(size: ImageSize) -> (usize, usize) {
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>, Error> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
-    }
+    let failed = |source| Error::Read { path: path.to_owned(), source };
+    let bytes = file::read_if_there(path).map_err(failed)?;
+    let text = bytes.map(String::from_utf8).transpose();
+    text.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{Image, PassOrder};
-use crate::{ImageSize, PixelValues};
+use crate::{FileError, ImageSize, PixelValues, file};
 
 /// Makes of a picture what the network takes: resized, rescaled, normalised.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,7 @@ impl Preprocessor {
     /// If it is not such a file, or asks for what is not done here: cropping, padding, another filter than bicubic, a
     /// size that depends on the picture.
     pub fn from_json(text: &str) -> Result<Self, PreprocessorError> {
-        let keys: Map<String, Value> = serde_json::from_str(text)?;
+        let keys: Map<String, Value> = file::parse(text.as_bytes())?;
         Config(keys).read()
     }
 
@@ -231,7 +231,7 @@ fn filter_name(resample: &Value) -> String {
 pub enum PreprocessorError {
     /// Not JSON, or not an object.
     #[error("not a preprocessor_config.json")]
-    Json(#[from] serde_json::Error),
+    Json(#[from] FileError),
     /// A key has a value that it cannot have.
     #[error("\"{key}\" should be {expected}")]
     Wrong {

@@ -7,6 +7,7 @@ use serde::de::{Deserializer, IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{HIGHEST_ID, TokenizerError};
+use crate::file;
 
 /// A byte-level BPE, whatever files it came from.
 pub(super) struct Vocabulary {
@@ -167,10 +168,8 @@ fn merge(text: &str) -> Option<Merge> {
     whole.then(|| Merge(left.to_owned(), right.to_owned()))
 }
 
-/// Without the byte order mark that some editors put at the beginning.
-fn parse<'a, T: Deserialize<'a>>(file: &'static str, json: &'a [u8]) -> Result<T, TokenizerError> {
-    let json = json.strip_prefix(b"\xef\xbb\xbf").unwrap_or(json);
-    serde_json::from_slice(json).map_err(|source| TokenizerError::Json { file, source })
+fn parse<'a, T: Deserialize<'a>>(name: &str, json: &'a [u8]) -> Result<T, TokenizerError> {
+    file::parse(json).map_err(|source| TokenizerError::Json { file: name.into(), source })
 }
 
 pub(super) fn from_json(json: &[u8]) -> Result<Vocabulary, TokenizerError> {
@@ -219,6 +218,8 @@ pub(super) fn from_vocab_and_merges(
     added_tokens: Option<&[u8]>,
 ) -> Result<Vocabulary, TokenizerError> {
     let ids = parse("vocab.json", vocab)?;
+    file::no_substitute(merges)
+        .map_err(|source| TokenizerError::Json { file: "merges.txt".into(), source })?;
     let mut lines = Vec::new();
     for (at, line) in merges.split(|&byte| byte == b'\n').enumerate() {
         let line = std::str::from_utf8(line).map_err(|_| TokenizerError::MergeLine { line: at + 1 })?;

@@ -22,6 +22,8 @@ use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{DecoderWrapper, PostProcessorWrapper, TokenizerImpl};
 
+use crate::{FileError, file};
+
 pub use decoder::TokenDecoder;
 use files::{Added, Vocabulary, byte_of};
 
@@ -61,6 +63,13 @@ impl Tokenizer {
     /// If the files are not there, cannot be read, or are not those of a byte-level BPE that Florence-2 can use.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<Self, TokenizerError> {
         let folder = folder.as_ref();
+        Self::read(folder).map_err(|error| match error {
+            TokenizerError::Json { file, source } => TokenizerError::Json { file: folder.join(file), source },
+            error => error,
+        })
+    }
+
+    fn read(folder: &Path) -> Result<Self, TokenizerError> {
         let path = |name: &str| folder.join(name);
         if let Some(json) = read_if_there(&path("tokenizer.json"))? {
             return Self::from_json(&json);
@@ -268,23 +277,8 @@ impl Texts {
     }
 }
 
-/// No tokenizer's file has so many bytes: published ones have up to 4 million.
-const LARGEST_FILE: u64 = 64 << 20;
-
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
-    let failed = |source| TokenizerError::Read { path: path.to_owned(), source };
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-        Ok(metadata) if metadata.len() > LARGEST_FILE => {
-            return Err(failed(io::Error::other(format!(
-                "{} bytes are too many for the file of a tokenizer",
-                metadata.len()
-            ))));
-        }
-        Ok(_) => {}
-    }
-    std::fs::read(path).map(Some).map_err(failed)
+    file::read_if_there(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })
 }
 
 /// Why there is no tokenizer.
@@ -311,13 +305,13 @@ pub enum TokenizerError {
         /// Why.
         source: io::Error,
     },
-    /// Not JSON, or not the JSON of a tokenizer.
-    #[error("{file} is not a tokenizer's")]
+    /// Not JSON, or not the JSON of a tokenizer; or, of `merges.txt`, no such list at all.
+    #[error("{} is not a tokenizer's", file.display())]
     Json {
-        /// The file's name.
-        file: &'static str,
+        /// The file, with its folder where it was read from one.
+        file: PathBuf,
         /// What is wrong, and where.
-        source: serde_json::Error,
+        source: FileError,
     },
     /// A line of `merges.txt` that is none.
     #[error("merges.txt, line {line}: a merge is two tokens with a space between them")]

@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 
 use florence2::overlay::{OverlayOptions, draw as draw_answer};
 use florence2::people::{write_answer, write_text};
-use florence2::pixels::ExifOrientation;
 use florence2::record::OutputRecord;
 use florence2::{
-    Answer, AnswerKind, DecodeOptions, Error, Florence2, GenerationConfig, HfAnswer, Image, ImageError,
-    Instance, Output, Prompt, Sampling, Seen, VisionSeq2Seq,
+    Answer, AnswerKind, Error, Florence2, GenerationConfig, HfAnswer, Image, Instance, Output, Prompt,
+    Sampling, Seen, VisionSeq2Seq,
 };
 use serde::Serialize;
 
 use crate::args::{GenerationArgs, RunArgs, RunFormat};
-use crate::{Failure, chain, checkpoint, lines, tell};
+use crate::{Failure, chain, checkpoint, lines, picture, tell};
 use overlays::Overlays;
 use pictures::Picture;
 use progress::Progress;
@@ -50,17 +49,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
              nothing else"
         ));
     }
-    let florence = checkpoint::load(&args.model, &args.backend).map_err(|error| match &error {
-        // A slip; what is wrong inside of a folder is not.
-        Error::Read { path, .. } if *path == args.model => {
-            Failure::Request(format!("--model: {}", chain(&error)))
-        }
-        Error::NotAFolder(_) => Failure::Request(format!("--model: {error}")),
-        _ => {
-            let (model, options) = (args.model.display(), args.backend.typed());
-            Failure::Run(format!("{}; florence2 doctor --model {model}{options} says more", chain(&error)))
-        }
-    })?;
+    let florence = checkpoint::load(&args.model, &args.backend)?;
     let florence = florence.with_dialect(args.dialect.into()).with_spaced_locations(args.spaced);
     config.validate(florence.model().spec()).map_err(|error| Failure::Request(error.to_string()))?;
     for question in &questions {
@@ -153,7 +142,7 @@ impl<M: VisionSeq2Seq> Job<'_, M> {
         progress.show(&name);
         let opened = match problem {
             Some(problem) => Err(problem.clone()),
-            None => open(path, self.args).map_err(|error| unread(&error)),
+            None => picture::open(path, &self.args.picture),
         };
         let seen =
             opened.and_then(|image| Ok((self.florence.see(&image).map_err(|error| chain(&error))?, image)));
@@ -250,29 +239,6 @@ impl<M: VisionSeq2Seq> Job<'_, M> {
         for symptom in &output.symptoms {
             tell(format_args!("note: {about}{symptom}"));
         }
-    }
-}
-
-fn open(path: &Path, args: &RunArgs) -> Result<Image, ImageError> {
-    let mut options = DecodeOptions { max_pixels: args.max_pixels, ..DecodeOptions::default() };
-    if args.ignore_orientation {
-        options.orientation = ExifOrientation::Leave;
-    }
-    Image::open_with(path, &options)
-}
-
-/// In the program's own terms.
-fn unread(error: &ImageError) -> String {
-    match error {
-        ImageError::InFile { path, source } => match **source {
-            ImageError::TooManyPixels { width, height, limit } => format!(
-                "{}: the picture is {width}x{height} pixels, and the limit is {limit} in all; make it smaller, or \
-                 raise --max-pixels if it can be trusted",
-                path.display()
-            ),
-            _ => chain(error),
-        },
-        _ => chain(error),
     }
 }
 

@@ -65,7 +65,7 @@ impl Overlays {
             if let Some(folder) =
                 path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
             {
-                return Err(wrong(format!("the folder {} does not exist", folder.display())));
+                return Err(wrong(format!("the folder {} does not exist; make it first", folder.display())));
             }
             can_write(path).map_err(|error| wrong(format!("cannot write {}: {error}", path.display())))?;
         }
