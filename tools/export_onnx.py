@@ -37,6 +37,16 @@ the lengths are free; the picture's size is that of preprocessor_config.json. Th
 With --f16-storage the _fp16 parts store in f16 what f16 holds exactly, and widen it before it is used: arithmetic is that of f32,
 and nothing is lost of a checkpoint that is stored in f16. Others are refused.
 
+What is committed was written by
+
+    python tools/export_onnx.py demo/checkpoint demo/onnx --flat --dtypes f16 --f16-storage
+    TINY="florence2-backend-candle/testdata/tiny/microsoft florence2-backend-tract/testdata/tiny"
+    python tools/export_onnx.py $TINY --dtypes int8 --parts embed_tokens,encoder_model,decoder_model,decoder_with_past_model
+    python tools/export_onnx.py $TINY --dtypes q4,bnb4 --parts decoder_model,decoder_with_past_model
+    python tools/export_onnx.py $TINY --dtypes f16 --parts '' --merged
+
+The same versions write the same bytes.
+
 Each part is run by ONNX Runtime on two pictures with prompts of different lengths, padded and masked, and with lengths other than
 those it was exported with. In f32 it must agree with eager PyTorch to 1e-4 of the greatest value; the other dtypes' correlation
 with PyTorch is printed, and must be at least what CORRELATION says. At last a whole greedy answer (<s> forced, no 3-gram twice) is
@@ -99,6 +109,11 @@ def read_json(path):
         raise SystemExit(f"{path} is not JSON: {error}")
 
 
+def first_of(names):
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
 def read_weights(folder):
     """Every tensor as it is stored."""
     for name, load in (
@@ -116,7 +131,10 @@ def read_weights(folder):
         for file in files:
             if not (folder / file).exists():
                 raise SystemExit(f"{folder / file} is missing: {index.name} names it")
-            weights |= load(folder / file)
+            try:
+                weights |= load(folder / file)
+            except Exception as error:
+                raise SystemExit(f"{folder / file} cannot be read: {error}")
         return weights
     raise SystemExit(
         f"{folder} has no weights: neither model.safetensors nor pytorch_model.bin, nor an index of either"
@@ -153,7 +171,10 @@ def load(folder):
     weights = read_weights(folder)
     stored = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values() if tensor.is_floating_point()}
     microsoft = "dim_embed" in config.get("vision_config", {})
-    config = Florence2Config(**(translated(config) if microsoft else config))
+    try:
+        config = Florence2Config(**(translated(config) if microsoft else config))
+    except KeyError as error:
+        raise SystemExit(f"{folder / 'config.json'} lacks {error}")
     positions = weights.get(in_layout("model.language_model.encoder.embed_positions.weight", microsoft))
     if positions is not None:
         # Two rows are no positions. Files with more than their config.json says were published.
@@ -183,9 +204,9 @@ def load(folder):
             raise SystemExit(f"{found[0]} is {list(tensor.shape)}, and by config.json {list(wanted.shape)}")
         state[name] = tensor.float()
     if missing:
-        raise SystemExit(f"{folder} lacks {len(missing)} tensors: {', '.join(missing[:5])} ...")
+        raise SystemExit(f"{folder} lacks tensors: {first_of(missing)}")
     if unused := sorted(set(weights) - used):
-        raise SystemExit(f"{folder} has {len(unused)} tensors that are no part of it: {', '.join(unused[:5])} ...")
+        raise SystemExit(f"{folder} has tensors that are no part of Florence-2: {first_of(unused)}")
     model.load_state_dict(state, assign=True)
     model.tie_weights()
     assert not any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
@@ -663,7 +684,7 @@ def main():
             if runs:
                 checks.answer(dtype, work, PARTS, expected, margins)
             written = list(parts) if dtype in dtypes else []
-            if args.merged and written:
+            if args.merged and dtype in dtypes:
                 decoders = [work / f"{name}{SUFFIXES[dtype]}.onnx" for name in PARTS[3:]]
                 merge(*decoders, work / f"{MERGED}{SUFFIXES[dtype]}.onnx")
                 checks.merged(dtype, work)
