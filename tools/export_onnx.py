@@ -92,8 +92,8 @@ BOS, PAD, EOS = 0, 1, 2
 ANSWER, NGRAM = 50, 3
 RELATIVE, MARGIN = 1e-4, 0.1
 THREADS = torch.get_num_threads()
-# Nothing that is broken comes near; random weights, which have no outliers but no redundancy either, stay over it.
-CORRELATION = {"f16": 0.999, "int8": 0.7, "uint8": 0.7, "quantized": 0.7, "q4": 0.7, "q4f16": 0.7, "bnb4": 0.7}
+# Seen on the demo and on random weights of two sizes: f16 1.00000, 8 bits 0.995 and more, 4 bits 0.93 and more.
+CORRELATION = {"f16": 0.9999, "int8": 0.98, "uint8": 0.98, "quantized": 0.98, "q4": 0.9, "q4f16": 0.9, "bnb4": 0.9}
 
 
 def say(*words):
