@@ -4,7 +4,7 @@
     python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR]
 
 MODEL is a folder in the transformers layout (`tools/random_checkpoint.py base MODEL` makes one of the real size). DIR holds
-the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where they are written.
+the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where `tools/export_onnx.py` writes them.
 
 Every engine is a process of its own, and idle while another one is timed. A round times each engine once; the table has the
 medians of the rounds, in parentheses those of the ratio within a round. Stages, from pixel values that are ready:
@@ -43,7 +43,6 @@ STAGES = {
 }
 TOKENS, NGRAM = 20, 3
 BOS, PAD, EOS = 0, 1, 2
-PARTS = ["vision_encoder", "embed_tokens", "encoder_model", "decoder_model", "decoder_with_past_model"]
 
 
 def timed(run):
@@ -135,54 +134,23 @@ class Onnx:
     def __init__(self, args, dtype):
         import numpy as np
         import onnxruntime
+        from onnx_parts import Parts
 
         self.np = np
         self.version = f"onnxruntime {onnxruntime.__version__}"
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = args.threads
-        start = time.perf_counter()
-        self.parts = {
-            name: onnxruntime.InferenceSession(args.onnx / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
-            for name in PARTS
-        }
-        self.load_ms = (time.perf_counter() - start) * 1000
-        self.names = {name: [value.name for value in part.get_inputs()] for name, part in self.parts.items()}
-        self.outputs = {name: [value.name for value in part.get_outputs()] for name, part in self.parts.items()}
+        self.load_ms, self.parts = timed(lambda: Parts(args.onnx, threads=args.threads))
         self.pixels, self.prompt = question(args.model)
 
-    def run(self, name, **inputs):
-        found = {key: value for key, value in inputs.items() if key in self.names[name]}
-        return dict(zip(self.outputs[name], self.parts[name].run(None, found)))
-
-    def embed(self, ids):
-        return self.run("embed_tokens", input_ids=self.np.array(ids, self.np.int64))["inputs_embeds"]
-
     def vision(self):
-        return self.run("vision_encoder", pixel_values=self.pixels)["image_features"]
+        return self.parts.see(self.pixels)
 
     def encode(self, features):
-        embeds = self.np.concatenate([features, self.embed([self.prompt])], 1)
-        mask = self.np.ones(embeds.shape[:2], self.np.int64)
-        return self.run("encoder_model", inputs_embeds=embeds, attention_mask=mask)["last_hidden_state"]
-
-    def step(self, encoded, past, tokens):
-        """Logits, and the keys and values of the next step; `past` is None at the first."""
-        embeds = self.embed([[token] for token in tokens])
-        mask = self.np.ones(encoded.shape[:2], self.np.int64)
-        if past is None:
-            out = self.run(
-                "decoder_model", encoder_attention_mask=mask, encoder_hidden_states=encoded, inputs_embeds=embeds
-            )
-            past = {}
-        else:
-            out = self.run("decoder_with_past_model", encoder_attention_mask=mask, inputs_embeds=embeds, **past)
-        logits = out.pop("logits")[:, -1]
-        return logits, past | {name.replace("present", "past_key_values"): value for name, value in out.items()}
+        return self.parts.encode(self.np.concatenate([features, self.parts.embed([self.prompt])], 1))
 
     def steps(self, encoded):
         past, token, times = None, EOS, []
         for _ in range(TOKENS):
-            spent, (logits, past) = timed(lambda: self.step(encoded, past, [token]))
+            spent, (logits, past) = timed(lambda: self.parts.step(encoded, past, [token]))
             token = int(logits[0].argmax())
             times.append(spent)
         return statistics.median(times[1:])
@@ -193,7 +161,7 @@ class Onnx:
         encoded = self.encode(self.vision())
         rows, sums, past = [[EOS]], np.zeros(1), None
         for n in range(TOKENS):
-            logits, past = self.step(np.repeat(encoded, len(rows), 0), past, [row[-1] for row in rows])
+            logits, past = self.parts.step(np.repeat(encoded, len(rows), 0), past, [row[-1] for row in rows])
             logits = logits.astype(np.float64)
             scores = logits - logits.max(1, keepdims=True)
             scores -= np.log(np.exp(scores).sum(1, keepdims=True))
@@ -214,108 +182,6 @@ class Onnx:
             sums = total[best]
             past = {name: value[origins] for name, value in past.items()}
         return rows[int(sums.argmax())][1:]
-
-
-def export(model_folder, folder):
-    """The parts as the hub's export names them, in f32."""
-    import torch
-    from transformers import Florence2ForConditionalGeneration
-    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-
-    folder.mkdir(parents=True, exist_ok=True)
-    model = Florence2ForConditionalGeneration.from_pretrained(
-        model_folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    language, text = model.model.language_model, model.config.text_config
-    layers, heads, width = text.decoder_layers, text.decoder_attention_heads, text.d_model
-
-    class Part(torch.nn.Module):
-        def __init__(self, run):
-            super().__init__()
-            self.model, self.run = model, run
-
-        def forward(self, *inputs):
-            return self.run(*inputs)
-
-    def entries(cache, kinds):
-        caches = {"decoder": cache.self_attention_cache, "encoder": cache.cross_attention_cache}
-        return [
-            value
-            for i in range(layers)
-            for kind in kinds
-            for value in (caches[kind].layers[i].keys, caches[kind].layers[i].values)
-        ]
-
-    def names(prefix, kinds):
-        return [f"{prefix}.{i}.{kind}.{value}" for i in range(layers) for kind in kinds for value in ("key", "value")]
-
-    def decode(mask, hidden, embeds, cache, kinds):
-        out = language.decoder(
-            inputs_embeds=embeds, encoder_hidden_states=hidden, encoder_attention_mask=mask, cache=cache, use_cache=True
-        )
-        return (model.lm_head(out.last_hidden_state), *entries(cache, kinds))
-
-    def first(mask, hidden, embeds):
-        return decode(mask, hidden, embeds, EncoderDecoderCache(DynamicCache(), DynamicCache()), ["decoder", "encoder"])
-
-    def later(mask, embeds, *past):
-        own, cross = DynamicCache(), DynamicCache()
-        cache = EncoderDecoderCache(own, cross)
-        for i in range(layers):
-            own.update(past[4 * i], past[4 * i + 1], i)
-            cross.update(past[4 * i + 2], past[4 * i + 3], i)
-            cache.is_updated[i] = True
-        # Only its length is asked for, once the keys are there.
-        hidden = past[2].transpose(1, 2).flatten(2)
-        return decode(mask, hidden, embeds, cache, ["decoder"])
-
-    size = json.loads((model_folder / "preprocessor_config.json").read_text())["size"]
-    pixels = torch.zeros(1, 3, size["height"], size["width"])
-    image_tokens = model.get_image_features(pixels).pooler_output.shape[1]
-    length, so_far = image_tokens + 10, 5
-    mask, embeds = torch.ones(1, length, dtype=torch.long), torch.randn(1, length, width)
-    past = [torch.randn(1, heads, n, width // heads) for _ in range(layers) for n in (so_far, so_far, length, length)]
-    both = ["decoder", "encoder"]
-    batch, prompt = {0: "batch_size"}, {0: "batch_size", 1: "encoder_sequence_length"}
-    grown = {name: {0: "batch_size", 2: f"{name.split('.')[2]}_past_length"} for name in names("past_key_values", both)}
-    present = {name: {0: "batch_size", 2: f"{name.split('.')[2]}_length"} for name in names("present", both)}
-    token = torch.randn(1, 1, width)
-    jobs = {
-        "vision_encoder": (
-            lambda pixels: model.get_image_features(pixels).pooler_output,
-            (pixels,), ["pixel_values"], ["image_features"], {"pixel_values": batch, "image_features": batch},
-        ),
-        "embed_tokens": (
-            lambda ids: model.get_input_embeddings()(ids),
-            (torch.tensor([[BOS, EOS]]),), ["input_ids"], ["inputs_embeds"],
-            {"input_ids": {0: "batch_size", 1: "length"}, "inputs_embeds": {0: "batch_size", 1: "length"}},
-        ),
-        "encoder_model": (
-            lambda mask, embeds: language.encoder(attention_mask=mask, inputs_embeds=embeds).last_hidden_state,
-            (mask, embeds), ["attention_mask", "inputs_embeds"], ["last_hidden_state"],
-            {"attention_mask": prompt, "inputs_embeds": prompt, "last_hidden_state": prompt},
-        ),
-        "decoder_model": (
-            first, (mask, embeds, token),
-            ["encoder_attention_mask", "encoder_hidden_states", "inputs_embeds"], ["logits", *names("present", both)],
-            {"encoder_attention_mask": prompt, "encoder_hidden_states": prompt,
-             "inputs_embeds": {0: "batch_size", 1: "length"}, "logits": {0: "batch_size", 1: "length"}, **present},
-        ),
-        "decoder_with_past_model": (
-            later, (mask, token, *past),
-            ["encoder_attention_mask", "inputs_embeds", *names("past_key_values", both)],
-            ["logits", *names("present", ["decoder"])],
-            {"encoder_attention_mask": prompt, "inputs_embeds": batch, "logits": batch, **grown,
-             **{name: present[name] for name in names("present", ["decoder"])}},
-        ),
-    }  # fmt: skip
-    for name, (run, inputs, input_names, output_names, axes) in jobs.items():
-        print(f"exporting {name}", file=sys.stderr)
-        with torch.no_grad():
-            torch.onnx.export(
-                Part(run).eval(), inputs, folder / f"{name}.onnx", input_names=input_names, output_names=output_names,
-                dynamic_axes=axes, opset_version=17, do_constant_folding=True, dynamo=False,
-            )  # fmt: skip
 
 
 def worker(args):
@@ -410,11 +276,10 @@ def main():
 
     engines = [("pytorch", dtype) for dtype in filter(None, args.pytorch.split(","))]
     if args.onnx:
-        if not all((args.onnx / f"{name}.onnx").exists() for name in PARTS):
+        if not (args.onnx / "vision_encoder.onnx").exists():
             # In a process of its own: its memory must be free again.
-            code = f"import sys, pathlib; sys.path.insert(0, {str(ROOT / 'tools')!r}); import compare;"
-            code += f"compare.export(pathlib.Path({str(args.model)!r}), pathlib.Path({str(args.onnx)!r}))"
-            subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+            exporter = [sys.executable, ROOT / "tools/export_onnx.py", args.model, args.onnx, "--flat"]
+            subprocess.run(exporter, check=True, stdout=sys.stderr)
         engines.append(("onnxruntime", "f32"))
     runners = [Python(args, *engine) for engine in engines]
     size = json.loads((args.model / "preprocessor_config.json").read_text())["size"]

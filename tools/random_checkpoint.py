@@ -233,15 +233,19 @@ def decode(model, hidden, mask, ids):
     )
 
 
+def microsoft_name(name):
+    """Of a tensor's name in the transformers layout."""
+    for pattern, replacement in RENAMES:
+        renamed, count = re.subn(pattern, replacement, name)
+        if count:
+            return renamed
+    raise ValueError(f"no rule for {name}")
+
+
 def microsoft_state(state, bias):
     out = {"language_model.final_logits_bias": bias}
     for name, tensor in state.items():
-        for pattern, replacement in RENAMES:
-            renamed, count = re.subn(pattern, replacement, name)
-            if count:
-                break
-        else:
-            raise ValueError(f"no rule for {name}")
+        renamed = microsoft_name(name)
         out[renamed] = tensor.T.contiguous() if renamed == "image_projection" else tensor
     return out
 
