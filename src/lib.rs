@@ -42,6 +42,7 @@
 //!
 //! - `candle` (default): the backend `Candle`, from safetensors or PyTorch weights; implies `model`.
 //! - `cuda`, `metal`, `accelerate`, `mkl`: devices and libraries of that backend.
+//! - `tract`: the backend `Tract`, from the ONNX export; implies `model`.
 //! - `model`: `Florence2` over any network behind [`VisionSeq2Seq`]; implies `image` and `tokenizer`.
 //! - `demo`: a tiny checkpoint in the program, `Florence2::demo`; implies `model`.
 //! - `image`: pictures from files, and prepared for the network.
@@ -67,10 +68,13 @@ mod tokenizer;
 pub use file::FileError;
 #[cfg(feature = "model")]
 pub use florence::{
-    Backend, Error, Florence2, Mismatch, Output, OutputToken, Piece, Seen, Sequence, Timings,
+    Backend, BackendFromBytes, Error, Florence2, Mismatch, Output, OutputToken, Piece, Seen, Sequence,
+    Timings,
 };
 #[cfg(feature = "candle")]
 pub use florence2_backend_candle::{self as candle, Candle, CandleModel};
+#[cfg(feature = "tract")]
+pub use florence2_backend_tract::{self as tract, Tract, TractModel};
 pub use florence2_core::*;
 #[cfg(feature = "image")]
 pub use pixels::{DecodeOptions, Image, ImageError, Preprocessor, PreprocessorError};

@@ -419,16 +419,17 @@ impl VisionSeq2Seq for CandleModel {
 
     fn select_rows(&mut self, state: &mut State, rows: &[usize]) -> Result<(), RunError> {
         let count = self.check_state(state)?;
-        let result = RequestError::check_selection(rows, count).map_err(RunError::from).and_then(|()| {
-            match &mut state.rows {
-                StateRows::Cpu(old) => {
-                    *old = rows.iter().map(|&row| old[row].clone()).collect();
-                    Ok(())
-                }
-                StateRows::Device(state) => Ok(state.select(rows)?),
-                StateRows::Spent => Err(RequestError::Spent.into()),
-            }
-        });
+        let result =
+            RequestError::check_selection(rows, count).map_err(RunError::from).and_then(
+                |()| match &mut state.rows {
+                    StateRows::Cpu(old) => {
+                        *old = rows.iter().map(|&row| old[row].clone()).collect();
+                        Ok(())
+                    }
+                    StateRows::Device(state) => Ok(state.select(rows)?),
+                    StateRows::Spent => Err(RequestError::Spent.into()),
+                },
+            );
         if result.is_err() {
             state.rows = StateRows::Spent;
         }

@@ -189,11 +189,20 @@ pub(crate) struct GenerationArgs {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct BackendArgs {
-    /// The type of the weights in memory: f16 and bf16 take half of what f32 does
+    /// What runs it: candle, from safetensors or PyTorch weights, or tract, from an ONNX export
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) dtype: DtypeArg,
+    pub(crate) backend: BackendArg,
 
-    /// cpu, or cuda, cuda:1, metal, where the program was built with them
+    /// candle: the type of the weights in memory; f16 and bf16 take half of what f32 does [default: f32]
+    #[arg(long, value_enum)]
+    pub(crate) dtype: Option<DtypeArg>,
+
+    /// tract: which files are taken, as fp16, q4 or vision_encoder=fp16,decoder_model=q4 [default: fp32, or fp16 where
+    /// that is not there]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) variant: Option<String>,
+
+    /// candle: cpu, or cuda, cuda:1, metal, where the program was built with them
     #[arg(long, value_parser = device, default_value = "cpu", value_name = "DEVICE")]
     pub(crate) device: Device,
 
@@ -203,11 +212,25 @@ pub(crate) struct BackendArgs {
 }
 
 impl BackendArgs {
+    /// In which form the weights are, in a word.
+    pub(crate) fn weights(&self) -> String {
+        match self.backend {
+            BackendArg::Candle => Dtype::from(self.dtype.unwrap_or_default()).to_string(),
+            BackendArg::Tract => self.variant.clone().unwrap_or_else(|| "fp32 or fp16".to_owned()),
+        }
+    }
+
     /// What of it was typed, for a command that is to do the same.
     pub(crate) fn typed(&self) -> String {
         let mut text = String::new();
-        if self.dtype != DtypeArg::default() {
-            text.push_str(&format!(" --dtype {}", Dtype::from(self.dtype)));
+        if self.backend != BackendArg::default() {
+            text.push_str(&format!(" --backend {}", self.backend.name()));
+        }
+        if let Some(dtype) = self.dtype {
+            text.push_str(&format!(" --dtype {}", Dtype::from(dtype)));
+        }
+        if let Some(variant) = &self.variant {
+            text.push_str(&format!(" --variant {variant}"));
         }
         if self.device != Device::default() {
             text.push_str(&format!(" --device {}", self.device));
@@ -451,6 +474,24 @@ fn device(text: &str) -> Result<Device, &'static str> {
         ("cuda", index) => Ok(Device::Cuda(index.unwrap_or_default())),
         ("metal", index) => Ok(Device::Metal(index.unwrap_or_default())),
         _ => Err(FORM),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendArg {
+    /// Safetensors or PyTorch weights
+    #[default]
+    Candle,
+    /// An ONNX export
+    Tract,
+}
+
+impl BackendArg {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Candle => "candle",
+            Self::Tract => "tract",
+        }
     }
 }
 

@@ -60,15 +60,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let image = picture::open(&args.image, &args.picture)
         .map_err(|message| Failure::Request(format!("--image: {message}")))?;
     let start = Instant::now();
-    let mut florence = checkpoint::load(&args.model, &args.backend)?;
-    let load = start.elapsed();
-    let config = caption(3, TOKENS);
-    config.validate(florence.model().spec()).map_err(|error| Failure::Request(error.to_string()))?;
-
-    // The first time, memory is new and caches are cold.
-    measure(&mut florence, &image, &prompt)?;
-    let rounds = (0..args.rounds).map(|_| measure(&mut florence, &image, &prompt));
-    let rounds: Vec<Round> = rounds.collect::<Result<_, _>>()?;
+    let measured =
+        checkpoint::load(&args.model, &args.backend, Rounds { count: args.rounds, image, prompt, start });
+    let (load, rounds) = measured?;
     let median = |stage: fn(&Round) -> Duration| {
         let mut times: Vec<Duration> = rounds.iter().map(stage).collect();
         times.sort_unstable();
@@ -86,9 +80,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     };
     let ids = |output: &Output| output.tokens.iter().map(|token| token.id).collect();
     let report = Report {
-        backend: "candle",
+        backend: args.backend.backend.name(),
         device: args.backend.device.to_string(),
-        dtype: florence2::candle::Dtype::from(args.backend.dtype).to_string(),
+        dtype: args.backend.weights(),
         threads: args
             .backend
             .threads
@@ -110,6 +104,29 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         PlainFormat::Text => write(out, &report),
     }
     .map_err(Failure::Output)
+}
+
+/// How often a picture is seen and asked about.
+struct Rounds {
+    count: usize,
+    image: Image,
+    prompt: Prompt,
+    /// When loading began.
+    start: Instant,
+}
+
+impl checkpoint::Use for Rounds {
+    type Result = Result<(Duration, Vec<Round>), Failure>;
+
+    fn of<M: VisionSeq2Seq>(self, mut florence: Florence2<M>) -> Self::Result {
+        let load = self.start.elapsed();
+        let spec = florence.model().spec();
+        caption(3, TOKENS).validate(spec).map_err(|error| Failure::Request(error.to_string()))?;
+        // The first time, memory is new and caches are cold.
+        measure(&mut florence, &self.image, &self.prompt)?;
+        let rounds = (0..self.count).map(|_| measure(&mut florence, &self.image, &self.prompt));
+        Ok((load, rounds.collect::<Result<_, _>>()?))
+    }
 }
 
 /// New tokens of a caption.

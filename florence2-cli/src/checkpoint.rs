@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use florence2::Florence2;
-use florence2::candle::{Candle, CandleModel};
+use florence2::candle::{Candle, CandleModel, Device};
+#[cfg(feature = "tract")]
+use florence2::tract::{Tract, TractModel, Variants};
+use florence2::{Florence2, VisionSeq2Seq};
 
-use crate::args::BackendArgs;
+use crate::args::{BackendArg, BackendArgs};
 use crate::{Failure, chain};
 
 /// Whether it is the one in this program. A folder of that name is `./demo`.
@@ -14,8 +16,59 @@ pub(crate) fn is_demo(model: &Path) -> bool {
     cfg!(feature = "demo") && model.as_os_str() == "demo"
 }
 
+/// What runs the network, as it was asked for.
+pub(crate) enum Chosen {
+    Candle(Candle),
+    #[cfg(feature = "tract")]
+    Tract(Tract),
+}
+
+impl Chosen {
+    /// Refuses options of the other backend.
+    pub(crate) fn read(args: &BackendArgs) -> Result<Self, Failure> {
+        let other = |option: &str, of: &str| {
+            Err(Failure::Request(format!(
+                "{option} is an option of the backend {of}: add --backend {of}, or leave it out"
+            )))
+        };
+        match args.backend {
+            BackendArg::Candle if args.variant.is_some() => other("--variant", "tract"),
+            BackendArg::Candle => Ok(Self::Candle(Candle {
+                device: args.device,
+                dtype: args.dtype.unwrap_or_default().into(),
+                threads: args.threads,
+                ..Candle::default()
+            })),
+            BackendArg::Tract if args.dtype.is_some() => other("--dtype", "candle"),
+            BackendArg::Tract if args.device != Device::default() => other("--device", "candle"),
+            #[cfg(feature = "tract")]
+            BackendArg::Tract => {
+                let variants = args.variant.as_deref().map(str::parse::<Variants>).transpose();
+                let variants = variants.map_err(|error| Failure::Request(format!("--variant: {error}")))?;
+                let variants = variants.unwrap_or_default();
+                Ok(Self::Tract(Tract { variants, threads: args.threads, ..Tract::default() }))
+            }
+            #[cfg(not(feature = "tract"))]
+            BackendArg::Tract => Err(Failure::Request(
+                "this program was built without tract: build it with --features tract, or use --backend candle".to_owned(),
+            )),
+        }
+    }
+}
+
+/// What is done with a checkpoint, whatever runs it.
+pub(crate) trait Use {
+    type Result;
+    fn of<M: VisionSeq2Seq>(self, florence: Florence2<M>) -> Self::Result;
+}
+
 /// Loads it. A slip in its name is a bad request; what is wrong inside of its folder is not.
-pub(crate) fn load(model: &Path, args: &BackendArgs) -> Result<Florence2<CandleModel>, Failure> {
+pub(crate) fn load<T>(
+    model: &Path,
+    args: &BackendArgs,
+    then: impl Use<Result = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let chosen = Chosen::read(args)?;
     check_folder(model)?;
     if let Some(meant) = meant(model) {
         let (model, meant) = (model.display(), meant.display());
@@ -23,10 +76,15 @@ pub(crate) fn load(model: &Path, args: &BackendArgs) -> Result<Florence2<CandleM
             "--model {model}: there is no config.json in it; did you mean {meant}?"
         )));
     }
-    try_load(model, args).map_err(|error| {
+    let failed = |error: florence2::Error| {
         let (model, options) = (model.display(), args.typed());
         Failure::Run(format!("{}; florence2 doctor --model {model}{options} says more", chain(&error)))
-    })
+    };
+    match chosen {
+        Chosen::Candle(candle) => then.of(load_candle(model, candle).map_err(failed)?),
+        #[cfg(feature = "tract")]
+        Chosen::Tract(tract) => then.of(load_tract(model, tract)?.map_err(failed)?),
+    }
 }
 
 /// That there is a folder of this name, if it is not the demo's.
@@ -85,13 +143,23 @@ pub(crate) fn meant(model: &Path) -> Option<PathBuf> {
     found.next().is_none().then_some(first)
 }
 
-/// Loads it, whatever it may be.
-pub(crate) fn try_load(model: &Path, args: &BackendArgs) -> Result<Florence2<CandleModel>, florence2::Error> {
-    let candle =
-        Candle { device: args.device, dtype: args.dtype.into(), threads: args.threads, ..Candle::default() };
+pub(crate) fn load_candle(model: &Path, candle: Candle) -> Result<Florence2<CandleModel>, florence2::Error> {
     #[cfg(feature = "demo")]
     if is_demo(model) {
         return Florence2::demo(candle);
     }
     Florence2::load(model, candle)
+}
+
+#[cfg(feature = "tract")]
+pub(crate) fn load_tract(
+    model: &Path,
+    tract: Tract,
+) -> Result<Result<Florence2<TractModel>, florence2::Error>, Failure> {
+    if is_demo(model) {
+        return Err(Failure::Request(
+            "--model demo: the demo in this program has no ONNX parts; the repository's folder demo/onnx has them".to_owned(),
+        ));
+    }
+    Ok(Florence2::load(model, tract))
 }

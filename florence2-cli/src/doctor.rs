@@ -3,14 +3,15 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use florence2::candle::{LoadError, WeightsSummary, inspect};
+use florence2::candle::{Candle, LoadError, WeightsSummary, inspect};
 use florence2::record::banned_phrases;
 use florence2::{Error, Loc, Preprocessor, Tokenizer, VisionSeq2Seq};
 use serde::Serialize;
 
-use crate::args::{DoctorArgs, PlainFormat};
+use crate::args::{BackendArgs, DoctorArgs, PlainFormat};
+use crate::checkpoint::Chosen;
 use crate::{Failure, chain, checkpoint};
 
 #[derive(Serialize)]
@@ -72,14 +73,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        backends: vec!["candle"],
+        backends: backends(),
         devices: devices(),
         libraries: libraries(),
         demo: cfg!(feature = "demo"),
         target: format!("{} {}", std::env::consts::ARCH, std::env::consts::OS),
         processor: processor(),
         threads: std::thread::available_parallelism().ok().map(Into::into),
-        model: args.model.as_deref().map(|model| examine(model, args)),
+        model: args.model.as_deref().map(|model| examine(model, &args.backend)).transpose()?,
     };
     let mut out = Vec::new();
     match args.format {
@@ -94,6 +95,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         Some(Model { loads: false, folder, .. }) => Err(Failure::Run(format!("{folder} does not load"))),
         _ => Ok(()),
     }
+}
+
+fn backends() -> Vec<&'static str> {
+    let mut backends = vec!["candle"];
+    if cfg!(feature = "tract") {
+        backends.push("tract");
+    }
+    backends
 }
 
 fn devices() -> Vec<&'static str> {
@@ -160,11 +169,62 @@ fn tensor_fault(error: &Error) -> Option<String> {
     of_tensors.then(|| chain(error))
 }
 
-fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
+fn examine(model: &Path, args: &BackendArgs) -> Result<Model<'static>, Failure> {
+    let (files, loaded) = match Chosen::read(args)? {
+        Chosen::Candle(candle) => examine_candle(model, candle),
+        #[cfg(feature = "tract")]
+        Chosen::Tract(tract) => examine_tract(model, tract)?,
+    };
+    let seconds = loaded.as_ref().ok().map(|time| (time.as_secs_f64() * 1e3).round() / 1e3);
+    let error = loaded.err().map(|error| match checkpoint::meant(model) {
+        Some(meant) => format!("{}; did you mean {}?", chain(&error), meant.display()),
+        None => chain(&error),
+    });
+    Ok(Model { folder: model.display().to_string(), files, loads: error.is_none(), seconds, error })
+}
+
+/// What was found, and how long loading took.
+type Examined = (Vec<File<'static>>, Result<Duration, Error>);
+
+#[cfg(feature = "tract")]
+fn examine_tract(model: &Path, tract: florence2::Tract) -> Result<Examined, Failure> {
+    let mut rows = Vec::new();
+    match tract.files(model) {
+        Ok(found) => {
+            for file in found {
+                let size = fs::metadata(&file).map_or(0, |metadata| metadata.len());
+                let name = file.strip_prefix(model).unwrap_or(&file).display().to_string();
+                rows.push(File {
+                    file: "part",
+                    state: State::Ok,
+                    what: format!("{name}, {:.1} MB", size as f64 / 1e6),
+                });
+            }
+        }
+        Err(error) => rows.push(File { file: "part", state: State::Missing, what: chain(&error) }),
+    }
+    processor_files(model, &mut rows);
+    let start = Instant::now();
+    let loaded = checkpoint::load_tract(model, tract)?;
+    if let Err(Error::Load(source)) = &loaded
+        && let Some(error) = source.downcast_ref::<florence2::tract::LoadError>()
+        && let Some(broken) = error.file()
+    {
+        // The row of the file that is to blame.
+        let name = broken.strip_prefix(model).unwrap_or(broken).display().to_string();
+        let row = rows.iter_mut().find(|row| row.file == "part" && row.what.starts_with(&name));
+        if let Some(row) = row {
+            (row.state, row.what) = (State::Wrong, chain(error));
+        }
+    }
+    Ok((rows, loaded.map(|_| start.elapsed())))
+}
+
+fn examine_candle(model: &Path, candle: Candle) -> Examined {
     let mut files = if checkpoint::is_demo(model) { Vec::new() } else { files(model) };
     let start = Instant::now();
-    let loaded = checkpoint::try_load(model, &args.backend);
-    let seconds = loaded.is_ok().then(|| (start.elapsed().as_secs_f64() * 1e3).round() / 1e3);
+    let loaded = checkpoint::load_candle(model, candle);
+    let time = start.elapsed();
     match &loaded {
         Ok(florence) if files.is_empty() => {
             let spec = florence.model().spec();
@@ -188,11 +248,7 @@ fn examine(model: &Path, args: &DoctorArgs) -> Model<'static> {
             }
         }
     }
-    let error = loaded.err().map(|error| match checkpoint::meant(model) {
-        Some(meant) => format!("{}; did you mean {}?", chain(&error), meant.display()),
-        None => chain(&error),
-    });
-    Model { folder: model.display().to_string(), files, loads: error.is_none(), seconds, error }
+    (files, loaded.map(|_| time))
 }
 
 /// What the weights are, in a line.
@@ -212,10 +268,10 @@ fn weights(found: &WeightsSummary) -> String {
     )
 }
 
+/// The files of a checkpoint with weights.
 fn files(folder: &Path) -> Vec<File<'static>> {
     let mut files = Vec::new();
     let mut row = |file, state, what: String| files.push(File { file, state, what });
-    let state_of = |found: bool| if found { State::Wrong } else { State::Missing };
     let there = |file: &str| folder.join(file).exists();
 
     let found = inspect(folder);
@@ -227,7 +283,24 @@ fn files(folder: &Path) -> Vec<File<'static>> {
         Ok(found) => row(WEIGHTS, State::Ok, weights(found)),
         Err(error) => row(WEIGHTS, state_of(!matches!(error, LoadError::NoWeights { .. })), chain(error)),
     }
+    processor_files(folder, &mut files);
+    if let (Err(error), Some(row)) =
+        (&found.image_size, files.iter_mut().find(|row| row.file == PREPROCESSOR))
+        && row.state == State::Ok
+    {
+        (row.state, row.what) = (State::Wrong, chain(error));
+    }
+    files
+}
 
+fn state_of(found: bool) -> State {
+    if found { State::Wrong } else { State::Missing }
+}
+
+/// The files that say how pictures and words are prepared, whatever runs the network.
+fn processor_files(folder: &Path, files: &mut Vec<File<'static>>) {
+    let mut row = |file, state, what: String| files.push(File { file, state, what });
+    let there = |file: &str| folder.join(file).exists();
     let file = if there("tokenizer.json") { "tokenizer.json" } else { "vocab.json" };
     match Tokenizer::from_folder(folder) {
         Ok(tokenizer) => {
@@ -239,8 +312,8 @@ fn files(folder: &Path) -> Vec<File<'static>> {
 
     let file = PREPROCESSOR;
     match fs::read_to_string(folder.join(file)) {
-        Ok(json) => match (Preprocessor::from_json(&json), &found.image_size) {
-            (Ok(found), Ok(_)) => {
+        Ok(json) => match Preprocessor::from_json(&json) {
+            Ok(found) => {
                 let size = found.size().map(|size| format!("{}x{}", size.width(), size.height()));
                 row(
                     file,
@@ -248,8 +321,7 @@ fn files(folder: &Path) -> Vec<File<'static>> {
                     size.map_or("no resize".to_owned(), |size| format!("pictures of {size}")),
                 );
             }
-            (Ok(_), Err(error)) => row(file, State::Wrong, chain(error)),
-            (Err(error), _) => row(file, State::Wrong, chain(&error)),
+            Err(error) => row(file, State::Wrong, chain(&error)),
         },
         Err(error) => row(file, state_of(there(file)), error.to_string()),
     }
@@ -275,7 +347,6 @@ fn files(folder: &Path) -> Vec<File<'static>> {
         let what = "there, and not used: the options of florence2 run say how to generate";
         row("generation_config.json", State::Unused, what.to_owned());
     }
-    files
 }
 
 fn write(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {

@@ -19,7 +19,10 @@ pub trait Backend {
     ///
     /// If a file is missing or broken, or the network cannot be run.
     fn load(&self, folder: &Path) -> Result<Self::Model, Self::Error>;
+}
 
+/// A [`Backend`] whose networks are of safetensors, which need no folder.
+pub trait BackendFromBytes: Backend {
     /// Loads the network from memory: the text of its `config.json`, the bytes of its `model.safetensors`, and the width
     /// and height of the pictures that it is to take.
     ///
@@ -42,7 +45,10 @@ impl Backend for florence2_backend_candle::Candle {
     fn load(&self, folder: &Path) -> Result<Self::Model, Self::Error> {
         Self::load(self, folder)
     }
+}
 
+#[cfg(feature = "candle")]
+impl BackendFromBytes for florence2_backend_candle::Candle {
     fn load_bytes(
         &self,
         config_json: &str,
@@ -51,5 +57,15 @@ impl Backend for florence2_backend_candle::Candle {
     ) -> Result<Self::Model, Self::Error> {
         let candle = Self { image_size: Some(image_size), ..self.clone() };
         candle.load_bytes(config_json, safetensors.to_vec())
+    }
+}
+
+#[cfg(feature = "tract")]
+impl Backend for florence2_backend_tract::Tract {
+    type Model = florence2_backend_tract::TractModel;
+    type Error = florence2_backend_tract::LoadError;
+
+    fn load(&self, folder: &Path) -> Result<Self::Model, Self::Error> {
+        Self::load(self, folder)
     }
 }

@@ -27,7 +27,7 @@ use florence2_core::{
 use crate::record::banned_phrases;
 use crate::{Image, Preprocessor, Tokenizer, file};
 
-pub use backend::Backend;
+pub use backend::{Backend, BackendFromBytes};
 pub use error::{Error, Mismatch};
 use output::Rules;
 pub use output::{Output, OutputToken, Sequence, Timings};
@@ -116,7 +116,7 @@ impl<M: VisionSeq2Seq> Florence2<M> {
     ///
     /// If the backend cannot load the network, as where its device is not there.
     #[cfg(feature = "demo")]
-    pub fn demo<B: Backend<Model = M>>(backend: B) -> Result<Self, Error> {
+    pub fn demo<B: BackendFromBytes<Model = M>>(backend: B) -> Result<Self, Error> {
         use crate::demo;
         let tokenizer = Tokenizer::from_json(demo::TOKENIZER)?;
         let path = |name: &str| Path::new("demo").join(name);

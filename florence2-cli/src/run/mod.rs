@@ -49,25 +49,34 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
              nothing else"
         ));
     }
-    let florence = checkpoint::load(&args.model, &args.backend)?;
-    let florence = florence.with_dialect(args.dialect.into()).with_spaced_locations(args.spaced);
-    config.validate(florence.model().spec()).map_err(|error| Failure::Request(error.to_string()))?;
-    for question in &questions {
-        if let Question::Prompt(prompt) = question {
-            florence.prompt_ids(prompt).map_err(|error| Failure::Request(chain(&error)))?;
+    checkpoint::load(&args.model, &args.backend, Work { args, config, pictures, questions, overlays })
+}
+
+/// What is asked of a checkpoint.
+struct Work<'a> {
+    args: &'a RunArgs,
+    config: GenerationConfig,
+    pictures: Vec<Picture>,
+    questions: Vec<Question>,
+    overlays: Overlays,
+}
+
+impl checkpoint::Use for Work<'_> {
+    type Result = Result<(), Failure>;
+
+    fn of<M: VisionSeq2Seq>(self, florence: Florence2<M>) -> Self::Result {
+        let Self { args, config, pictures, questions, overlays } = self;
+        let florence = florence.with_dialect(args.dialect.into()).with_spaced_locations(args.spaced);
+        config.validate(florence.model().spec()).map_err(|error| Failure::Request(error.to_string()))?;
+        for question in &questions {
+            if let Question::Prompt(prompt) = question {
+                florence.prompt_ids(prompt).map_err(|error| Failure::Request(chain(&error)))?;
+            }
         }
+        let many = pictures.len() * questions.len() > 1;
+        let out = Out { format: args.format, many, records: 0 };
+        Job { args, florence, config, pictures, questions, overlays, out }.run()
     }
-    let many = pictures.len() * questions.len() > 1;
-    Job {
-        args,
-        florence,
-        config,
-        pictures,
-        questions,
-        overlays,
-        out: Out { format: args.format, many, records: 0 },
-    }
-    .run()
 }
 
 /// What begins with `<` is a task, and the rest are pictures.

@@ -1,0 +1,115 @@
+//! One part of the network, prepared by tract.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tract_linalg::multithread::Executor;
+use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::internal::{DimLike, TDim, format_err};
+
+use crate::error::{LoadError, RunError, Source, TractError};
+use crate::graph::Graph;
+
+/// A length: known, or a symbol that each run decides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Length {
+    Known(usize),
+    Any(&'static str),
+}
+
+/// What an input takes.
+pub(crate) struct Shape {
+    pub(crate) kind: DatumType,
+    pub(crate) dims: Vec<Length>,
+}
+
+pub(crate) fn floats(dims: &[Length]) -> Shape {
+    Shape { kind: f32::datum_type(), dims: dims.to_vec() }
+}
+
+pub(crate) fn ids(dims: &[Length]) -> Shape {
+    Shape { kind: i64::datum_type(), dims: dims.to_vec() }
+}
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    part: &'static str,
+    file: PathBuf,
+    plan: Arc<TypedRunnableModel>,
+}
+
+impl Plan {
+    /// Prepares a graph whose inputs have these shapes, in the order of [`Graph::inputs`].
+    pub(crate) fn new(
+        part: &'static str,
+        graph: Graph,
+        shapes: &[Shape],
+        executor: &Executor,
+    ) -> Result<Self, LoadError> {
+        let file = graph.file().to_owned();
+        let prepared = caught(|| prepare(graph, shapes, executor));
+        match prepared {
+            Ok(plan) => Ok(Self { part, file, plan }),
+            Err(source) => Err(LoadError::Tract { file, source: TractError(source) }),
+        }
+    }
+
+    /// The shape of an output, with `None` for lengths that each run decides.
+    pub(crate) fn output(&self, index: usize) -> Result<Vec<Option<usize>>, LoadError> {
+        match self.plan.model().output_fact(index) {
+            Ok(fact) => Ok(fact.shape.iter().map(|dim| dim.to_usize().ok()).collect()),
+            Err(source) => Err(LoadError::Tract { file: self.file.clone(), source: TractError(source) }),
+        }
+    }
+
+    pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, RunError> {
+        caught(|| self.plan.run(inputs)).map_err(|source| self.failed(source))
+    }
+
+    pub(crate) fn failed(&self, source: Source) -> RunError {
+        RunError::Tract { part: self.part, source: TractError(source) }
+    }
+}
+
+/// tract is made for graphs that make sense, and may panic over others: that is an error like any other here.
+pub(crate) fn caught<T>(f: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        Err(format_err!("it panicked: {text}"))
+    })
+}
+
+fn prepare(graph: Graph, shapes: &[Shape], executor: &Executor) -> TractResult<Arc<TypedRunnableModel>> {
+    let names = graph.inputs();
+    // Shapes that are written down for an exporter's own symbols do not agree with lengths that are known here.
+    let onnx = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
+    let proto = graph.into_model();
+    let parsed = onnx.parse(&proto, None)?;
+    drop(proto);
+    if let Some(name) = parsed.unresolved_inputs.first() {
+        return Err(format_err!("nothing gives {name}"));
+    }
+    let mut model = parsed.model;
+    let symbols = model.symbols.clone();
+    let outlets = model.input_outlets()?.to_vec();
+    for (index, outlet) in outlets.iter().enumerate() {
+        let name = &model.node(outlet.node).name;
+        let Some(shape) = names.iter().position(|other| other == name).and_then(|at| shapes.get(at)) else {
+            return Err(format_err!("the input {name} was not expected"));
+        };
+        let dims: TVec<TDim> = shape
+            .dims
+            .iter()
+            .map(|length| match length {
+                Length::Known(length) => length.to_dim(),
+                Length::Any(name) => symbols.sym(name).into(),
+            })
+            .collect();
+        model.set_input_fact(index, InferenceFact::dt_shape(shape.kind, dims))?;
+    }
+    let options = RunOptions { executor: Some(executor.clone()), ..RunOptions::default() };
+    let model = model.into_typed()?.into_decluttered()?.into_optimized()?;
+    model.into_runnable_with_options(&options)
+}

@@ -1,0 +1,222 @@
+//! Folders that are not what they should be.
+#![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use florence2_backend_tract::{LoadError, Tract, Variant, Variants};
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/onnx")
+}
+
+/// A copy of the demo's parts, to be broken.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("florence2-tract-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        for entry in fs::read_dir(demo()).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+        Self(folder)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        fs::read(self.path(file)).unwrap()
+    }
+
+    fn write(&self, file: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.path(file), bytes).unwrap();
+    }
+
+    /// What loading says, without the folder's own name.
+    fn error(&self, variants: Variants) -> String {
+        let tract = Tract { variants, ..Tract::default() };
+        self.text(&tract.load(&self.0).unwrap_err())
+    }
+
+    fn text(&self, error: &LoadError) -> String {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        text.replace(&format!("{}", self.0.display()), "DIR")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const PARTS: [&str; 5] =
+    ["vision_encoder", "embed_tokens", "encoder_model", "decoder_model", "decoder_with_past_model"];
+
+#[test]
+fn missing_parts_are_all_named() {
+    let folder = Folder::new();
+    for part in ["embed_tokens", "encoder_model", "decoder_with_past_model"] {
+        fs::remove_file(folder.path(&format!("{part}_fp16.onnx"))).unwrap();
+    }
+    assert_eq!(
+        folder.error(Variants::default()),
+        "DIR lacks parts of the network: embed_tokens.onnx, or embed_tokens_fp16.onnx is needed; encoder_model.onnx, or \
+         encoder_model_fp16.onnx is needed; decoder_model.onnx and decoder_with_past_model.onnx, or \
+         decoder_model_fp16.onnx and decoder_with_past_model_fp16.onnx is needed, and there is decoder_model_fp16.onnx"
+    );
+    // Another form of the weights is only taken if it is asked for.
+    assert_eq!(
+        folder
+            .error("vision_encoder=fp16,embed_tokens=q4,encoder_model=q4,decoder_model=q4".parse().unwrap()),
+        "DIR lacks parts of the network: embed_tokens_q4.onnx is needed; encoder_model_q4.onnx is needed; \
+         decoder_model_q4.onnx and decoder_with_past_model_q4.onnx is needed, and there is decoder_model_fp16.onnx"
+    );
+}
+
+#[test]
+fn parts_may_lie_in_a_folder_of_their_own() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("onnx")).unwrap();
+    for part in PARTS {
+        let name = format!("{part}_fp16.onnx");
+        fs::rename(folder.path(&name), folder.path("onnx").join(&name)).unwrap();
+    }
+    let tract = Tract { variants: Variants::all(Variant::F16), ..Tract::default() };
+    assert_eq!(tract.files(&folder.0).unwrap().len(), 5);
+    tract.load(&folder.0).unwrap();
+}
+
+#[test]
+fn names_of_variants_are_read() {
+    for variant in Variant::ALL {
+        assert_eq!(variant.to_string().parse(), Ok(variant));
+        assert_eq!(variant.to_string().parse(), Ok(Variants::all(variant)));
+    }
+    let variants: Variants = "vision_encoder=fp16,decoder_model=bnb4".parse().unwrap();
+    assert_eq!(variants.vision_encoder, Some(Variant::F16));
+    assert_eq!(variants.decoder_model, Some(Variant::Bnb4));
+    assert_eq!((variants.embed_tokens, variants.encoder_model), (None, None));
+    assert_eq!(
+        "f16".parse::<Variants>().unwrap_err().to_string(),
+        "\"f16\" is none of fp32, fp16, quantized, int8, uint8, q4, q4f16 and bnb4"
+    );
+    assert_eq!(
+        "decoder=fp16".parse::<Variants>().unwrap_err().to_string(),
+        "\"decoder\" is none of vision_encoder, embed_tokens, encoder_model and decoder_model"
+    );
+}
+
+#[test]
+fn files_that_are_no_graphs_say_what_they_are() {
+    for part in PARTS {
+        let name = format!("{part}_fp16.onnx");
+        let folder = Folder::new();
+        let whole = folder.read(&name);
+        for cut in [0, 1, 100, whole.len() / 2, whole.len() - 1] {
+            folder.write(&name, &whole[..cut]);
+            let error = folder.error(Variants::default());
+            assert!(error.starts_with(&format!("DIR/{name}: ")), "{error}");
+            assert!(error.ends_with("the download may have been cut off"), "{cut}: {error}");
+        }
+        folder.write(&name, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n");
+        let error = folder.error(Variants::default());
+        assert!(
+            error.ends_with("it is a pointer of Git LFS; `git lfs pull` fetches the file itself"),
+            "{error}"
+        );
+        folder.write(&name, "<!DOCTYPE html><html></html>");
+        let error = folder.error(Variants::default());
+        assert!(error.ends_with("it is a web page; download the file itself"), "{error}");
+    }
+}
+
+#[test]
+fn parts_in_each_others_place_are_told() {
+    let folder = Folder::new();
+    let decoder = folder.read("decoder_model_fp16.onnx");
+    folder.write("decoder_with_past_model_fp16.onnx", &decoder);
+    let error = folder.error(Variants::default());
+    assert!(
+        error.starts_with(
+            "DIR/decoder_with_past_model_fp16.onnx is not the decoder_with_past_model of a Florence-2 export: it does not take \
+             past_key_values.N.decoder.key and .value of 2 layers; it takes "
+        ),
+        "{error}"
+    );
+    folder.write("encoder_model_fp16.onnx", &decoder);
+    let error = folder.error(Variants::default());
+    assert!(
+        error.starts_with(
+            "DIR/encoder_model_fp16.onnx is not the encoder_model of a Florence-2 export: it does not give \
+             last_hidden_state; it takes "
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn configurations_are_read_or_refused() {
+    let folder = Folder::new();
+    folder.write("config.json", "{\"text_config\": ");
+    assert!(
+        folder.error(Variants::default()).starts_with("DIR/config.json is not the JSON that is expected: ")
+    );
+    fs::remove_file(folder.path("config.json")).unwrap();
+    assert!(folder.error(Variants::default()).starts_with("cannot read DIR/config.json: "));
+    let folder = Folder::new();
+    folder.write("preprocessor_config.json", "{\"size\": {\"shortest_edge\": 192}}");
+    assert_eq!(
+        folder.error(Variants::default()),
+        "DIR/preprocessor_config.json: size is {\"shortest_edge\":192}, but a width and a height are needed, or \
+         `Tract::image_size`"
+    );
+}
+
+#[test]
+fn a_picture_of_another_size_is_an_error_of_the_graph_or_runs() {
+    // The demo's table of positions has room for maps of other sizes than its own.
+    let tract = Tract { image_size: Some((200, 192)), ..Tract::default() };
+    if let Err(error) = tract.load(&demo()) {
+        assert!(matches!(error, LoadError::Tract { .. } | LoadError::Onnx { .. }), "{error}");
+    }
+}
+
+#[test]
+fn flipped_bits_never_end_the_process() {
+    let folder = Folder::new();
+    let mut random = 1u64;
+    let mut refused = 0;
+    for part in ["embed_tokens", "encoder_model", "decoder_with_past_model"] {
+        let name = format!("{part}_fp16.onnx");
+        let whole = folder.read(&name);
+        for _ in 0..15 {
+            let mut broken = whole.clone();
+            for _ in 0..4 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Half of them in front, where a graph's nodes are.
+                let place = (random >> 33) as usize % if random & 1 == 0 { 20_000 } else { whole.len() };
+                broken[place % whole.len()] ^= 1 << (random >> 29 & 7);
+            }
+            folder.write(&name, &broken);
+            refused += usize::from(Tract::default().load(&folder.0).is_err());
+        }
+        folder.write(&name, &whole);
+    }
+    assert!(refused > 8, "{refused}");
+    Tract::default().load(&folder.0).unwrap();
+}
