@@ -1,7 +1,7 @@
 """Times the program beside PyTorch and ONNX Runtime: the same checkpoint, picture and prompt, in turns, one table.
 
-    cargo build --release -p florence2-cli
-    python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR]
+    cargo build --release -p florence2-cli --features tract
+    python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR [--tract fp32]]
 
 MODEL is a folder in the transformers layout (`tools/random_checkpoint.py base MODEL` makes one of the real size). DIR holds
 the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where `tools/export_onnx.py` writes them.
@@ -244,10 +244,14 @@ class Program:
     captions' tokens ({"greedy": [...], "beams3": [...]}), to be compared.
     """
 
-    def __init__(self, args, dtype):
-        self.name = f"florence2 {dtype}"
+    def __init__(self, args, backend, form):
+        self.name = f"florence2 {backend} {form}"
+        network = {
+            "candle": ["--model", args.model, "--dtype", form],
+            "tract": ["--backend", "tract", "--model", args.onnx, "--variant", form],
+        }[backend]
         self.command = [
-            args.program, "bench", "--model", args.model, "--image", args.picture, "--task", TASK, "--dtype", dtype,
+            args.program, "bench", *network, "--image", args.picture, "--task", TASK,
             "--threads", str(args.threads), "--rounds", "1", "--format", "json",
         ]  # fmt: skip
         version = subprocess.run([args.program, "--version"], capture_output=True, text=True, check=True)
@@ -268,7 +272,8 @@ def main():
         "--onnx", type=Path, help="the folder of the ONNX parts, in which they are written if they are missing"
     )
     parser.add_argument("--program", type=Path, default=ROOT / "target/release/florence2")
-    parser.add_argument("--dtypes", default="f32,bf16,f16", help="of the program; nothing leaves it out")
+    parser.add_argument("--dtypes", default="f32,bf16,f16", help="of the program's candle; nothing leaves it out")
+    parser.add_argument("--tract", default="", help="variants of the ONNX parts for the program's tract, such as fp32,fp16")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -276,14 +281,17 @@ def main():
 
     engines = [("pytorch", dtype) for dtype in filter(None, args.pytorch.split(","))]
     if args.onnx:
-        if not (args.onnx / "vision_encoder.onnx").exists():
+        if not any((args.onnx / sub / "vision_encoder.onnx").exists() for sub in ["", "onnx"]):
             # In a process of its own: its memory must be free again.
             exporter = [sys.executable, ROOT / "tools/export_onnx.py", args.model, args.onnx, "--flat"]
             subprocess.run(exporter, check=True, stdout=sys.stderr)
         engines.append(("onnxruntime", "f32"))
     runners = [Python(args, *engine) for engine in engines]
     size = json.loads((args.model / "preprocessor_config.json").read_text())["size"]
-    ours = list(filter(None, args.dtypes.split(",")))
+    ours = [("candle", dtype) for dtype in filter(None, args.dtypes.split(","))]
+    ours += [("tract", variant) for variant in filter(None, args.tract.split(","))]
+    if args.tract and not args.onnx:
+        parser.error("--tract needs --onnx")
     if ours:
         if not args.program.exists():
             raise SystemExit(
@@ -292,7 +300,7 @@ def main():
         folder = tempfile.TemporaryDirectory()
         args.picture = Path(folder.name) / "picture.png"
         picture(size["width"], size["height"]).save(args.picture)
-        runners += [Program(args, dtype) for dtype in ours]
+        runners += [Program(args, *network) for network in ours]
 
     rounds = {runner.name: [] for runner in runners}
     for number in range(args.rounds + 1):

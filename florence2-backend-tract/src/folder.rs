@@ -143,11 +143,11 @@ pub(crate) struct Files {
     pub(crate) vision_encoder: PathBuf,
     pub(crate) embed_tokens: PathBuf,
     pub(crate) encoder_model: PathBuf,
-    pub(crate) decoder: Decoder,
+    pub(crate) decoder: DecoderFiles,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decoder {
+pub(crate) enum DecoderFiles {
     /// Of the first step, and of those behind it.
     Split {
         first: PathBuf,
@@ -178,8 +178,8 @@ impl Files {
         let wanted = variants.decoder_model;
         let decoder = candidates(wanted).iter().find_map(|&variant| {
             let split = path("decoder_model", variant).zip(path("decoder_with_past_model", variant));
-            let split = split.map(|(first, next)| Decoder::Split { first, next });
-            split.or_else(|| path("decoder_model_merged", variant).map(Decoder::Merged))
+            let split = split.map(|(first, next)| DecoderFiles::Split { first, next });
+            split.or_else(|| path("decoder_model_merged", variant).map(DecoderFiles::Merged))
         });
         if decoder.is_none() {
             let parts = ["decoder_model", "decoder_with_past_model", "decoder_model_merged"];
@@ -196,8 +196,8 @@ impl Files {
     pub(crate) fn all(&self) -> Vec<&Path> {
         let mut files: Vec<&Path> = vec![&self.vision_encoder, &self.embed_tokens, &self.encoder_model];
         match &self.decoder {
-            Decoder::Split { first, next } => files.extend([first.as_path(), next]),
-            Decoder::Merged(file) => files.push(file),
+            DecoderFiles::Split { first, next } => files.extend([first.as_path(), next]),
+            DecoderFiles::Merged(file) => files.push(file),
         }
         files
     }

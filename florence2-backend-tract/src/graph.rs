@@ -11,11 +11,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use prost::Message;
 use tract_onnx::pb::tensor_proto::{DataLocation, DataType};
 use tract_onnx::pb::type_proto::Value;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
@@ -24,6 +23,7 @@ use tract_onnx::prelude::*;
 use crate::error::LoadError;
 use crate::plan::caught;
 use crate::unpack::{self, Blocks};
+use crate::wire::outline;
 
 /// One part of the network, as its file has it.
 pub(crate) struct Graph {
@@ -33,31 +33,60 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// Reads a file, and the tensors that it keeps in files beside it.
-    pub(crate) fn read(file: &Path) -> Result<Self, LoadError> {
-        let io = |source| LoadError::Io { path: file.to_owned(), source };
-        let broken = |problem: String| LoadError::Onnx { file: file.to_owned(), problem };
-        let bytes = std::fs::read(file).map_err(io)?;
-        if bytes.starts_with(b"version https://git-lfs") {
+    /// Reads a file, but for the numbers of its large tensors ([`fetch`](Self::fetch)): only that they are there.
+    pub(crate) fn read(path: &Path) -> Result<Self, LoadError> {
+        let io = |source| LoadError::Io { path: path.to_owned(), source };
+        let broken = |problem: String| LoadError::Onnx { file: path.to_owned(), problem };
+        let mut file = File::open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let mut begin = Vec::new();
+        (&mut file).take(64).read_to_end(&mut begin).map_err(io)?;
+        if begin.starts_with(b"version https://git-lfs") {
             return Err(broken(
                 "it is a pointer of Git LFS; `git lfs pull` fetches the file itself".to_owned(),
             ));
         }
-        if bytes.trim_ascii_start().starts_with(b"<") {
+        if begin.trim_ascii_start().starts_with(b"<") {
             return Err(broken("it is a web page; download the file itself".to_owned()));
         }
-        let mut model = ModelProto::decode(bytes.as_slice()).map_err(|_| {
-            broken(format!("its {} bytes do not parse; the download may have been cut off", bytes.len()))
+        file.rewind().map_err(io)?;
+        let mut model = outline(path, file).map_err(|error| match error.kind() {
+            ErrorKind::InvalidData | ErrorKind::UnexpectedEof => {
+                broken(format!("its {length} bytes do not parse; the download may have been cut off"))
+            }
+            _ => io(error),
         })?;
-        drop(bytes);
-        let Some(mut graph) = model.graph.take() else {
+        let mut graph = model.graph.take().unwrap_or_default();
+        if graph.node.is_empty() {
             return Err(broken("it holds no graph; the download may have been cut off".to_owned()));
-        };
+        }
         for_each_tensor(&mut graph, &mut |tensor| {
-            inline_external(tensor, file)?;
+            if is_external(tensor) {
+                return locate(tensor, path).map(|_| ());
+            }
             check_tensor(tensor).map_err(|problem| broken(format!("its tensor {} {problem}", tensor.name)))
         })?;
-        Ok(Self { file: file.to_owned(), model, graph })
+        Ok(Self { file: path.to_owned(), model, graph })
+    }
+
+    /// Reads the numbers of the tensors that are left.
+    fn fetch(&mut self) -> Result<(), LoadError> {
+        let graph = &self.file;
+        for_each_tensor(&mut self.graph, &mut |tensor| {
+            if !is_external(tensor) {
+                return Ok(());
+            }
+            let (path, offset, length) = locate(tensor, graph)?;
+            let io = |source| LoadError::Io { path: path.clone(), source };
+            let mut file = File::open(&path).map_err(io)?;
+            file.seek(SeekFrom::Start(offset)).map_err(io)?;
+            let mut bytes = vec![0; length];
+            file.read_exact(&mut bytes).map_err(io)?;
+            tensor.raw_data = bytes;
+            tensor.data_location = None;
+            tensor.external_data.clear();
+            Ok(())
+        })
     }
 
     pub(crate) fn file(&self) -> &Path {
@@ -127,8 +156,9 @@ impl Graph {
         graph.value_info.clear();
     }
 
-    /// Makes all arithmetic fp32.
+    /// Reads all that is left, and makes all arithmetic fp32.
     pub(crate) fn widen(&mut self) -> Result<(), LoadError> {
+        self.fetch()?;
         for_each_tensor(&mut self.graph, &mut |tensor| {
             widen_tensor(tensor);
             Ok(())
@@ -327,12 +357,15 @@ impl Graph {
         zeros
     }
 
-    /// The operators that tract does not have, each once.
+    /// The operators that neither tract nor [`widen`](Self::widen) knows, each once.
     pub(crate) fn unknown_operators(&mut self) -> Vec<String> {
         let onnx = onnx();
         let mut unknown = Vec::new();
         for_each_node(&mut self.graph, &mut |node| {
             let standard = matches!(node.domain.as_str(), "" | "ai.onnx");
+            if !standard && matches!(node.op_type.as_str(), "MatMulNBits" | "MatMulBnb4") {
+                return;
+            }
             if !onnx.op_register.0.contains_key(&node.op_type) || node.op_type == "If" {
                 let domain = if standard { String::new() } else { format!("{}.", node.domain) };
                 unknown.push(format!("{domain}{}", node.op_type));
@@ -485,11 +518,12 @@ fn check_tensor(tensor: &TensorProto) -> Result<(), String> {
     ))
 }
 
-/// Reads a tensor that lies in a file beside the graph's.
-fn inline_external(tensor: &mut TensorProto, graph: &Path) -> Result<(), LoadError> {
-    if tensor.data_location != Some(DataLocation::External as i32) {
-        return Ok(());
-    }
+fn is_external(tensor: &TensorProto) -> bool {
+    tensor.data_location == Some(DataLocation::External as i32)
+}
+
+/// In which file a tensor's numbers are, at which byte of it, and how many bytes. The file has them.
+fn locate(tensor: &TensorProto, graph: &Path) -> Result<(PathBuf, u64, usize), LoadError> {
     let broken = |problem: String| LoadError::Onnx {
         file: graph.to_owned(),
         problem: format!("its tensor {} {problem}", tensor.name),
@@ -515,8 +549,7 @@ fn inline_external(tensor: &mut TensorProto, graph: &Path) -> Result<(), LoadErr
     }
     let path = graph.with_file_name(location);
     let io = |source| LoadError::Io { path: path.clone(), source };
-    let mut file = File::open(&path).map_err(io)?;
-    let whole = file.metadata().map_err(io)?.len();
+    let whole = std::fs::metadata(&path).map_err(io)?.len();
     if offset.checked_add(length as u64).is_none_or(|end| end > whole) {
         return Err(LoadError::Onnx {
             file: path,
@@ -526,13 +559,7 @@ fn inline_external(tensor: &mut TensorProto, graph: &Path) -> Result<(), LoadErr
             ),
         });
     }
-    file.seek(SeekFrom::Start(offset)).map_err(io)?;
-    let mut bytes = vec![0; length];
-    file.read_exact(&mut bytes).map_err(io)?;
-    tensor.raw_data = bytes;
-    tensor.data_location = None;
-    tensor.external_data.clear();
-    Ok(())
+    Ok((path, offset, length))
 }
 
 fn widen_tensor(tensor: &mut TensorProto) {

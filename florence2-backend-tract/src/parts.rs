@@ -1,0 +1,150 @@
+//! The parts of the network as graphs, each checked by its names and cut down to what is asked of it.
+
+use std::path::Path;
+
+use tract_onnx::prelude::Tensor;
+
+use crate::error::LoadError;
+use crate::folder::{DecoderFiles, Files};
+use crate::graph::Graph;
+
+/// What the names of the decoder's keys and values begin with, where it takes them.
+pub(crate) const PAST: &str = "past_key_values.";
+
+/// Key and value.
+const KINDS: [&str; 2] = ["key", "value"];
+
+/// The graphs, each cut down to what is asked of it, and without the numbers of large tensors yet.
+pub(crate) struct Parts {
+    pub(crate) vision_encoder: Graph,
+    pub(crate) embed_tokens: Graph,
+    pub(crate) encoder_model: Graph,
+    /// What makes the keys and values of the cross-attention.
+    pub(crate) first: Graph,
+    /// A step of the decoder, the first among them: its past is empty then.
+    pub(crate) next: Graph,
+}
+
+impl Parts {
+    pub(crate) fn read(files: &Files) -> Result<Self, LoadError> {
+        let vision_encoder =
+            part(&files.vision_encoder, "vision_encoder", &["pixel_values"], "image_features")?;
+        let embed_tokens = part(&files.embed_tokens, "embed_tokens", &["input_ids"], "inputs_embeds")?;
+        let encoder_inputs = ["attention_mask", "inputs_embeds"];
+        let encoder_model =
+            part(&files.encoder_model, "encoder_model", &encoder_inputs, "last_hidden_state")?;
+        let (first, next) = (first(&files.decoder)?, next(&files.decoder)?);
+        let mut parts = Self { vision_encoder, embed_tokens, encoder_model, first, next };
+        let mut unknown = Vec::new();
+        for graph in parts.each() {
+            let operators = graph.unknown_operators();
+            // Both halves of a merged decoder are of one file.
+            if !operators.is_empty() && !unknown.iter().any(|(file, _)| file == graph.file()) {
+                unknown.push((graph.file().to_owned(), operators));
+            }
+        }
+        if unknown.is_empty() { Ok(parts) } else { Err(LoadError::Operators { files: unknown }) }
+    }
+
+    fn each(&mut self) -> [&mut Graph; 5] {
+        let Self { vision_encoder, embed_tokens, encoder_model, first, next } = self;
+        [vision_encoder, embed_tokens, encoder_model, first, next]
+    }
+}
+
+/// Reads what is left of a graph, and makes it one that tract runs well, whichever part it is.
+pub(crate) fn ready(graph: &mut Graph) -> Result<(), LoadError> {
+    graph.widen()?;
+    // Positions are embedded in rows of this width; only parts that embed them have masks.
+    let Some([_, width]) = graph.matrix("embed_positions") else { return Ok(()) };
+    let encodes = graph.inputs().iter().any(|name| name == "attention_mask");
+    let past = |length| if encodes { usize::MAX } else { length };
+    graph.drop_masks(&[
+        &|name| probe(name, [1, past(0), 5], width),
+        &|name| probe(name, [2, past(3), 4], width),
+        &|name| probe(name, [1, past(7), 7], width),
+    ]);
+    Ok(())
+}
+
+/// An input of a run for two rows or one, whose lengths are so many; masks hide nothing.
+fn probe(name: &str, [rows, past, sequence]: [usize; 3], width: usize) -> Option<Tensor> {
+    match name {
+        "attention_mask" | "encoder_attention_mask" => {
+            Tensor::from_shape(&[rows, sequence], &vec![1i64; rows * sequence]).ok()
+        }
+        "inputs_embeds" => {
+            Tensor::zero::<f32>(&[rows, if past == usize::MAX { sequence } else { 1 }, width]).ok()
+        }
+        "encoder_hidden_states" => Tensor::zero::<f32>(&[rows, sequence, width]).ok(),
+        _ => {
+            let decoder = place(name, PAST, "decoder").map(|_| past);
+            let length = decoder.or_else(|| place(name, PAST, "encoder").map(|_| sequence))?;
+            Tensor::zero::<f32>(&[rows, 2, length, width / 2]).ok()
+        }
+    }
+}
+
+/// The first decoder, cut down to the keys and values of the cross-attention: little is left of it.
+pub(crate) fn first(files: &DecoderFiles) -> Result<Graph, LoadError> {
+    let mut graph = match files {
+        DecoderFiles::Split { first, .. } => Graph::read(first)?,
+        DecoderFiles::Merged(file) => {
+            let mut graph = Graph::read(file)?;
+            graph.take_branch(false)?;
+            graph
+        }
+    };
+    graph.keep(|name| name.starts_with("present.") && name.contains(".encoder."));
+    Ok(graph)
+}
+
+/// A step of the decoder.
+pub(crate) fn next(files: &DecoderFiles) -> Result<Graph, LoadError> {
+    let mut graph = match files {
+        DecoderFiles::Split { next, .. } => Graph::read(next)?,
+        DecoderFiles::Merged(file) => {
+            let mut graph = Graph::read(file)?;
+            graph.take_branch(true)?;
+            graph
+        }
+    };
+    graph.keep(|name| name == "logits" || (name.starts_with("present.") && name.contains(".decoder.")));
+    Ok(graph)
+}
+
+/// Reads a part, and checks its names.
+fn part(file: &Path, name: &'static str, inputs: &[&str], output: &str) -> Result<Graph, LoadError> {
+    let mut graph = Graph::read(file)?;
+    if !graph.outputs().iter().any(|found| found == output) {
+        return Err(names(&graph, name, format!("does not give {output}")));
+    }
+    if let Some(input) = graph.inputs().iter().find(|found| !inputs.contains(&found.as_str())) {
+        return Err(names(&graph, name, format!("takes {input}")));
+    }
+    graph.keep(|name| name == output);
+    Ok(graph)
+}
+
+pub(crate) fn names(graph: &Graph, part: &'static str, problem: String) -> LoadError {
+    LoadError::Names {
+        file: graph.file().to_owned(),
+        part,
+        problem,
+        inputs: graph.inputs(),
+        outputs: graph.outputs(),
+    }
+}
+
+/// Positions of a graph's table, without the two rows that BART leaves unused in front. The file has the last word:
+/// configurations with 1024 for 4096 rows were published.
+pub(crate) fn positions(graph: &Graph) -> Option<usize> {
+    graph.matrix("embed_positions").and_then(|[rows, _]| rows.checked_sub(2))
+}
+
+/// `present.{layer}.{side}.{kind}`, as the place of a layer's key or value among all.
+pub(crate) fn place(name: &str, prefix: &str, side: &str) -> Option<usize> {
+    let (layer, rest) = name.strip_prefix(prefix)?.split_once('.')?;
+    let kind = rest.strip_prefix(side)?.strip_prefix('.')?;
+    Some(2 * layer.parse::<usize>().ok()? + KINDS.iter().position(|&known| known == kind)?)
+}

@@ -1,0 +1,118 @@
+//! The network at its real size, against what transformers computes of the same random weights.
+#![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+#![expect(clippy::print_stdout, reason = "the opt-in test is run for its figures")]
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use florence2_backend_tract::{Tract, Variant, Variants};
+use florence2_core::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
+use safetensors::SafeTensors;
+
+/// What `tools/random_checkpoint.py` stored beside the weights.
+struct Expected(HashMap<String, Vec<f64>>);
+
+impl Expected {
+    fn read(folder: &Path) -> Self {
+        let bytes = std::fs::read(folder.join("expected.safetensors")).unwrap();
+        let numbers = |tensor: safetensors::tensor::TensorView<'_>| match tensor.dtype() {
+            safetensors::Dtype::F32 => {
+                let numbers = tensor.data().chunks_exact(4);
+                numbers.map(|x| f64::from(f32::from_le_bytes(x.try_into().unwrap()))).collect()
+            }
+            safetensors::Dtype::I64 => tensor
+                .data()
+                .chunks_exact(8)
+                .map(|x| i64::from_le_bytes(x.try_into().unwrap()) as f64)
+                .collect(),
+            other => panic!("{other:?}"),
+        };
+        let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+        Self(tensors.into_iter().map(|(name, tensor)| (name, numbers(tensor))).collect())
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        self.0[name].iter().map(|&id| id as u32).collect()
+    }
+
+    /// The largest difference.
+    fn difference(&self, name: &str, found: &[f32]) -> f64 {
+        let expected = &self.0[name];
+        assert_eq!(expected.len(), found.len());
+        let differences = found.iter().zip(expected).map(|(&a, &b)| (f64::from(a) - b).abs());
+        // A difference that is not a number must not be lost in a maximum.
+        differences.fold(0.0, |a, b| if b <= a { a } else { b })
+    }
+}
+
+/// The picture that the tool computes by the same rule.
+fn picture(number: usize, width: usize, height: usize) -> PixelValues {
+    let mut values = Vec::with_capacity(3 * width * height);
+    for c in 0..3 {
+        for y in 0..height {
+            for x in 0..width {
+                let grey = (x * (3 + c) + y * (7 - 2 * c)) / 4
+                    + (x / 32) * 37
+                    + (y / 32) * 91
+                    + c * 53
+                    + number * 101;
+                values.push((grey % 256) as f32 / 127.5 - 1.0);
+            }
+        }
+    }
+    PixelValues::new(width, height, values).unwrap()
+}
+
+#[test]
+#[ignore = "needs FLORENCE2_RANDOM_ONNX=PARTS:CHECKPOINT, of tools/export_onnx.py and tools/random_checkpoint.py"]
+fn real_sizes_give_what_transformers_gives() {
+    let folders = std::env::var_os("FLORENCE2_RANDOM_ONNX").expect("FLORENCE2_RANDOM_ONNX names two folders");
+    let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
+    let [parts, checkpoint] = folders.as_slice() else { panic!("FLORENCE2_RANDOM_ONNX=PARTS:CHECKPOINT") };
+    let expected = Expected::read(checkpoint);
+    // f16 rounds the weights, and little else.
+    for (variant, bound) in [(Variant::F32, 1e-3), (Variant::F16, 0.1)] {
+        let tract = Tract { variants: Variants::all(variant), ..Tract::default() };
+        let Ok(mut model) = tract.load(parts) else {
+            println!("{variant}: not there");
+            assert_ne!(variant, Variant::F32);
+            continue;
+        };
+        let (width, height) = (model.spec().image_width, model.spec().image_height);
+        let vocabulary = model.spec().vocabulary_size;
+        let images = model.encode_image(&[picture(0, width, height), picture(1, width, height)]).unwrap();
+        let features =
+            (0..2).map(|n| expected.difference(&format!("image_features.{n}"), images[n].as_slice()));
+        let features = features.fold(0.0, f64::max);
+        let prompts = [expected.ids("prompt.0"), expected.ids("prompt.1")];
+        let asks: Vec<_> = images.iter().zip(&prompts).map(|(image, prompt)| Ask { image, prompt }).collect();
+        let mut state = model.encode_prompt(&asks).unwrap();
+        let mut logits = vec![0.0; 2 * vocabulary];
+        let mut both = [Vec::new(), Vec::new()];
+        for token in expected.ids("forced") {
+            model.decode_step(&mut state, &[token, token], &mut logits).unwrap();
+            both.iter_mut().zip(logits.chunks(vocabulary)).for_each(|(all, row)| all.extend_from_slice(row));
+        }
+        let differences = (0..2).map(|n| expected.difference(&format!("logits.{n}"), &both[n]));
+        let difference = differences.fold(0.0, f64::max);
+        let config = GenerationConfig {
+            beams: 1,
+            max_new_tokens: Some(expected.0["greedy.0.tokens"].len()),
+            ..GenerationConfig::default()
+        };
+        let found = generate(&mut model, &asks, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+        let equal = (0..2).map(|n| {
+            let tokens = expected.ids(&format!("greedy.{n}.tokens"));
+            tokens.iter().zip(&found[n][0].tokens).take_while(|(a, b)| a == b).count()
+        });
+        let equal: Vec<usize> = equal.collect();
+        println!(
+            "{variant}: features {features:.1e}, logits {difference:.1e}, greedy tokens equal {equal:?}"
+        );
+        assert!(features < bound && difference < bound, "{variant}");
+        if variant == Variant::F32 {
+            assert_eq!(equal, [expected.0["greedy.0.tokens"].len(), expected.0["greedy.1.tokens"].len()]);
+        }
+    }
+}
