@@ -212,14 +212,6 @@ pub(crate) struct BackendArgs {
 }
 
 impl BackendArgs {
-    /// In which form the weights are, in a word.
-    pub(crate) fn weights(&self) -> String {
-        match self.backend {
-            BackendArg::Candle => Dtype::from(self.dtype.unwrap_or_default()).to_string(),
-            BackendArg::Tract => self.variant.clone().unwrap_or_else(|| "fp32 or fp16".to_owned()),
-        }
-    }
-
     /// What of it was typed, for a command that is to do the same.
     pub(crate) fn typed(&self) -> String {
         let mut text = String::new();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use florence2::candle::{Candle, CandleModel, Device};
 #[cfg(feature = "tract")]
-use florence2::tract::{Tract, TractModel, Variants};
+use florence2::tract::{Tract, TractModel, Variant, Variants};
 use florence2::{Florence2, VisionSeq2Seq};
 
 use crate::args::{BackendArg, BackendArgs};
@@ -52,6 +52,32 @@ impl Chosen {
             BackendArg::Tract => Err(Failure::Request(
                 "this program was built without tract: build it with --features tract, or use --backend candle".to_owned(),
             )),
+        }
+    }
+}
+
+impl Chosen {
+    /// In which form the weights of a checkpoint are, in a word or two.
+    pub(crate) fn weights(&self, model: &Path) -> String {
+        match self {
+            Self::Candle(candle) => {
+                let _ = model;
+                candle.dtype.to_string()
+            }
+            #[cfg(feature = "tract")]
+            Self::Tract(tract) => {
+                let mut names: Vec<String> = Vec::new();
+                for file in tract.files(model).unwrap_or_default() {
+                    let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                    // fp32, which has no suffix, is the first.
+                    let variant =
+                        Variant::ALL.into_iter().rev().find(|variant| stem.ends_with(variant.suffix()));
+                    names.extend(variant.map(|variant| variant.to_string()));
+                }
+                names.sort();
+                names.dedup();
+                names.join(" and ")
+            }
         }
     }
 }

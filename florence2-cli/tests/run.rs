@@ -703,3 +703,60 @@ fn examples_can_be_copied() {
         }
     }
 }
+
+#[test]
+fn options_of_another_backend_are_refused() {
+    for (args, message) in [
+        (
+            &["--variant", "fp16"][..],
+            "error: --variant is an option of the backend tract: add --backend tract, or leave it out\n",
+        ),
+        (
+            &["--backend", "tract", "--dtype", "f16"],
+            "error: --dtype is an option of the backend candle: add --backend candle, or leave it out\n",
+        ),
+    ] {
+        let (out, err) = expect(&[&["run", "--model", "demo/onnx", SCENE, "<OD>"], args].concat(), 2);
+        assert_eq!((out.as_str(), err.as_str()), ("", message));
+    }
+}
+
+#[cfg(not(feature = "tract"))]
+#[test]
+fn a_backend_that_was_not_built_in_is_told() {
+    let (_, err) = expect(&["run", "--backend", "tract", "--model", "demo/onnx", SCENE, "<OD>"], 2);
+    assert_eq!(
+        err,
+        "error: this program was built without tract: build it with --features tract, or use --backend candle\n"
+    );
+}
+
+#[cfg(feature = "tract")]
+#[test]
+fn onnx_parts_give_the_stored_answer_and_are_examined() {
+    let line = golden().into_iter().find(|line| line["ask"] == "scene_1.png <OD>").unwrap();
+    let tract = ["--backend", "tract", "--model", "demo/onnx"];
+    let args = [&["run", SCENE, "<OD>", "--format", "hf", "--greedy"][..], &tract].concat();
+    let (out, _) = expect(&args, 0);
+    assert_eq!(records(&out), [line["microsoft"].clone()]);
+
+    let (out, _) = expect(&[&["doctor", "--format", "json"][..], &tract].concat(), 0);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["backends"], json!(["candle", "tract"]));
+    assert_eq!(report["model"]["loads"], true);
+    let files = report["model"]["files"].as_array().unwrap();
+    assert_eq!(files.iter().filter(|file| file["file"] == "part" && file["state"] == "ok").count(), 5);
+
+    let (_, err) = expect(&["run", "--backend", "tract", "--model", "demo", SCENE, "<OD>"], 2);
+    assert!(err.contains("the repository's folder demo/onnx has them"), "{err}");
+    let (_, err) = expect(&[&["run", SCENE, "<OD>", "--variant", "f16"][..], &tract].concat(), 2);
+    assert!(err.contains("--variant: \"f16\" is none of fp32, fp16, quantized"), "{err}");
+    let (_, err) = expect(&[&["run", SCENE, "<OD>", "--variant", "q4"][..], &tract].concat(), 1);
+    assert!(err.contains("vision_encoder_q4.onnx is needed"), "{err}");
+    assert!(
+        err.contains("florence2 doctor --model demo/onnx --backend tract --variant q4 says more"),
+        "{err}"
+    );
+    let (out, _) = expect(&[&["doctor", "--variant", "q4"][..], &tract].concat(), 1);
+    assert!(out.contains("missing  part"), "{out}");
+}
