@@ -440,7 +440,10 @@ impl Backend for FromFile {
         fs::read(folder.join("network"))?;
         Ok(Scripted::new(spec(), Script::default()))
     }
+}
 
+#[cfg(feature = "demo")]
+impl florence2::BackendFromBytes for FromFile {
     fn load_bytes(
         &self,
         config: &str,

@@ -2,7 +2,7 @@
 
 use tract_linalg::multithread::Executor;
 use tract_onnx::prelude::{IntoTValue, TValue, TVec, Tensor};
-use tract_onnx::tract_hir::internal::tvec;
+use tract_onnx::tract_hir::internal::{format_err, tvec};
 
 use crate::error::{LoadError, RunError, Source};
 use crate::folder::DecoderFiles;
@@ -50,6 +50,7 @@ impl Decoder {
         [mut first, mut step]: [Graph; 2],
         files: &DecoderFiles,
         width: usize,
+        batches: bool,
         executor: &Executor,
     ) -> Result<Self, LoadError> {
         let onnx = |graph: &Graph, problem: &str| LoadError::Onnx {
@@ -71,6 +72,12 @@ impl Decoder {
         let hidden = floats(&[Length::Known(1), Length::Any("S"), Length::Known(width)]);
         let cross = Plan::new(FIRST, first, &[hidden], executor)?;
         let &[_, Some(heads), _, Some(head)] = cross.output(0)?.as_slice() else { return Err(no_heads) };
+        for index in 0..cross_order.len() {
+            if !matches!(*cross.output(index)?.as_slice(), [_, Some(n), _, Some(w)] if (n, w) == (heads, head))
+            {
+                return Err(no_heads);
+            }
+        }
 
         ready(&mut step)?;
         let positions = positions(&step);
@@ -79,15 +86,22 @@ impl Decoder {
         let no_logits = onnx(&step, "its logits are not of the shape [batch, 1, vocabulary]");
         let shapes = |rows| step_shapes(&inputs, rows, [width, heads, head]);
         // Where an exporter has wired the rows so that tract cannot follow their number: one by one.
-        let (step, batches) = match Plan::new(NEXT, step, &shapes(Length::Any("B")), executor) {
-            Err(LoadError::Tract { .. }) => {
+        let rows = if batches { Length::Any("B") } else { Length::Known(1) };
+        let (step, batches) = match Plan::new(NEXT, step, &shapes(rows), executor) {
+            Err(LoadError::Tract { .. }) if batches => {
                 let mut graph = next(files)?;
                 ready(&mut graph)?;
                 (Plan::new(NEXT, graph, &shapes(Length::Known(1)), executor)?, false)
             }
-            plan => (plan?, true),
+            plan => (plan?, batches),
         };
-        let &[_, _, Some(vocabulary)] = step.output(0)?.as_slice() else { return Err(no_logits) };
+        let &[_, Some(1), Some(vocabulary)] = step.output(0)?.as_slice() else { return Err(no_logits) };
+        for index in 1..=order.len() {
+            if !matches!(*step.output(index)?.as_slice(), [_, Some(n), _, Some(w)] if (n, w) == (heads, head))
+            {
+                return Err(no_heads);
+            }
+        }
         Ok(Self {
             width,
             heads,
@@ -136,6 +150,9 @@ impl Decoder {
         // tract is the only one that holds it now, and lets go of it when it is used.
         past.clear();
         let mut outputs = self.step.run(inputs)?;
+        if outputs.iter().any(|output| output.shape().first() != Some(&rows)) {
+            return Err(self.step.failed(format_err!("it gave other than {rows} rows")));
+        }
         let logits = outputs.remove(0);
         *past = in_place(outputs, &self.order);
         Ok(logits)
@@ -302,7 +319,7 @@ mod tests {
         for graph in &mut graphs {
             assert_eq!(graph.unknown_operators(), Vec::<String>::new());
         }
-        let decoder = Decoder::new(graphs, files, width, &Executor::SingleThread).unwrap();
+        let decoder = Decoder::new(graphs, files, width, true, &Executor::SingleThread).unwrap();
         assert!(decoder.batches, "masks have stayed in {files:?}");
         assert_eq!((decoder.positions, decoder.vocabulary), (Some(64), 120));
         let hidden = Tensor::from_shape(&[1, hidden.len() / width, width], &hidden).unwrap();
@@ -336,6 +353,37 @@ mod tests {
         let (found, expected) = logits(&files);
         let distance = distance(&found, &expected);
         assert!(distance < 1e-3, "{distance}");
+    }
+
+    #[test]
+    fn an_encoder_and_embeddings_of_8_bits_are_near_to_what_they_were() {
+        let tiny = here("../florence2-backend-candle/testdata/tiny/microsoft");
+        let expected = tiny.join("expected.safetensors");
+        let table = floats_of(&tiny.join("model.safetensors"), "language_model.model.shared.weight");
+        let plan = |part: &'static str, shape: fn(&str) -> Shape| {
+            let mut graph = Graph::read(&here(&format!("testdata/tiny/onnx/{part}_int8.onnx"))).unwrap();
+            assert_eq!(graph.unknown_operators(), Vec::<String>::new());
+            ready(&mut graph).unwrap();
+            let shapes: Vec<Shape> = graph.inputs().iter().map(|name| shape(name)).collect();
+            assert_eq!(shapes.len(), 1, "masks have stayed");
+            Plan::new(part, graph, &shapes, &Executor::SingleThread).unwrap()
+        };
+        let embed = plan("embed_tokens", |_| ids(&[Length::Known(1), Length::Any("T")]));
+        let all: Vec<i64> = (0..120).collect();
+        let found = embed.run(tvec!(Tensor::from_shape(&[1, 120], &all).unwrap().into_tvalue())).unwrap();
+        let far = distance(slice(&found[0]).unwrap(), &table);
+        assert!(far < 0.02 && far > 1e-4, "{far}");
+
+        let encoder =
+            plan("encoder_model", |_| floats(&[Length::Known(1), Length::Any("S"), Length::Known(32)]));
+        let mut input = floats_of(&expected, "image_features.0");
+        for token in floats_of(&expected, "prompt.0") {
+            input.extend_from_slice(&table[token as usize * 32..][..32]);
+        }
+        let input = Tensor::from_shape(&[1, input.len() / 32, 32], &input).unwrap();
+        let found = encoder.run(tvec!(input.into_tvalue())).unwrap();
+        let far = distance(slice(&found[0]).unwrap(), &floats_of(&expected, "encoder.0"));
+        assert!(far < 0.05 && far > 1e-4, "{far}");
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub enum LoadError {
         outputs: Vec<String>,
     },
     /// Operators that tract does not have.
-    #[error("tract cannot run {}", files.iter().map(|(file, operators)| format!(
+    #[error("tract cannot run {}: take another form of the weights, or export them again", files.iter().map(|(file, operators)| format!(
         "{}, which needs {}", file.display(), operators.join(", ")
     )).collect::<Vec<_>>().join("; "))]
     Operators {

@@ -221,6 +221,10 @@ fn missing(place: &Path, parts: &[&str], wanted: Option<Variant>) -> String {
         _ => format!("{} and {}", name(parts[0], variant), name(parts[1], variant)),
     });
     let needed = forms.collect::<Vec<_>>().join(", or ");
+    let needed = match parts {
+        [_] => needed,
+        _ => format!("{needed}, or as one file {}", name(parts[2], candidates(wanted)[0])),
+    };
     let all = parts.iter().flat_map(|part| Variant::ALL.map(|variant| name(part, variant)));
     let there: Vec<_> = all.filter(|name| place.join(name).is_file()).collect();
     if there.is_empty() {

@@ -1,7 +1,7 @@
 //! An ONNX graph before tract sees it: read and checked, cut down to what is asked of it, and brought to one arithmetic.
 //!
 //! tract runs the fp32 export well. Its kernels for other types are slow (an fp16 step takes twenty times as long as an
-//! fp32 one) and it lacks the operators of the 4-bit exports. All of these are ways to store the same network, so that
+//! fp32 one), and it lacks some of the 4-bit exports' operators. All of these are ways to store the same network, so that
 //! weights are widened here, when they are loaded, and only fp32 graphs are run:
 //!
 //! - fp16 and bf16 tensors become fp32, casts to them casts to fp32;
@@ -24,6 +24,9 @@ use crate::error::LoadError;
 use crate::plan::caught;
 use crate::unpack::{self, Blocks};
 use crate::wire::outline;
+
+/// An input by its name.
+pub(crate) type Probe<'a> = &'a dyn Fn(&str) -> Option<Tensor>;
 
 /// One part of the network, as its file has it.
 pub(crate) struct Graph {
@@ -60,9 +63,18 @@ impl Graph {
         if graph.node.is_empty() {
             return Err(broken("it holds no graph; the download may have been cut off".to_owned()));
         }
+        // No file has its bytes twice, so that no more is read than there is.
+        let mut located: HashMap<PathBuf, u64> = HashMap::new();
         for_each_tensor(&mut graph, &mut |tensor| {
             if is_external(tensor) {
-                return locate(tensor, path).map(|_| ());
+                let (file, _, length) = locate(tensor, path)?;
+                let whole = std::fs::metadata(&file).map_err(io)?.len();
+                let sum = located.entry(file).or_default();
+                *sum = sum.saturating_add(length as u64);
+                if *sum > whole {
+                    return Err(broken("its tensors lie over each other".to_owned()));
+                }
+                return Ok(());
             }
             check_tensor(tensor).map_err(|problem| broken(format!("its tensor {} {problem}", tensor.name)))
         })?;
@@ -133,10 +145,12 @@ impl Graph {
         if branch.output.len() != node.output.len() {
             return Err(problem("the branches of its `If` have other outputs than the `If`"));
         }
+        // What a branch names is its own, and may be named so outside, too: as the outputs of the `If` are by optimum.
+        let branch = rename_own(branch);
         graph.initializer.extend(branch.initializer);
-        graph.node.splice(at..at, branch.node);
         let pairs = node.output.into_iter().zip(branch.output);
-        graph.node.extend(pairs.map(|(outer, inner)| operation("Identity", vec![inner.name], outer)));
+        let outputs = pairs.map(|(outer, inner)| operation("Identity", vec![inner.name], outer));
+        graph.node.splice(at..at, branch.node.into_iter().chain(outputs));
         if let Some(condition) = node.input.into_iter().next() {
             graph.input.retain(|input| input.name != condition);
         }
@@ -214,6 +228,9 @@ impl Graph {
                         return Err(broken("takes what was not quantised in this graph".to_owned()));
                     }
                     let right = if passed.contains(right) {
+                        if !right_zero.is_empty() && !passed.contains(right_zero) {
+                            return Err(broken("takes what was not quantised in this graph".to_owned()));
+                        }
                         right.to_owned()
                     } else {
                         // A matrix has its zero points along its columns, a convolution along its outputs.
@@ -225,6 +242,11 @@ impl Graph {
                     nodes.push(node);
                 }
                 ("" | "ai.onnx", "DequantizeLinear") if weights.holds(argument(&node, 0)) => {
+                    if integer(&node, "block_size").is_some_and(|size| size != 0) {
+                        return Err(broken(
+                            "has scales for blocks; take another form of the weights".to_owned(),
+                        ));
+                    }
                     let axis = integer(&node, "axis").unwrap_or(1);
                     let stored = [0, 1, 2].map(|index| argument(&node, index));
                     let widened = weights.scaled(stored, axis).map_err(broken)?;
@@ -248,7 +270,9 @@ impl Graph {
                     }
                 }
                 _ => {
-                    if let Some(input) = node.input.iter().find(|input| passed.contains(*input)) {
+                    let mut inputs = Vec::new();
+                    reads(&node, &mut inputs);
+                    if let Some(input) = inputs.iter().find(|input| passed.contains(*input)) {
                         return Err(broken(format!("takes {input}, which was quantised on the fly")));
                     }
                     nodes.push(node);
@@ -256,6 +280,8 @@ impl Graph {
             }
         }
         graph.node = nodes;
+        // What was packed is not needed beside what was unpacked.
+        self.keep(|_| true);
         Ok(())
     }
 
@@ -264,7 +290,7 @@ impl Graph {
     ///
     /// What is added must have come out as zeros for each of the probes, which are inputs by their names. Where that
     /// cannot be found out, all stays.
-    pub(crate) fn drop_masks(&mut self, probes: &[&dyn Fn(&str) -> Option<Tensor>]) {
+    pub(crate) fn drop_masks(&mut self, probes: &[Probe<'_>]) {
         // What depends on shapes and masks only.
         let mut structural: HashSet<&str> = HashSet::new();
         structural.extend(self.graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -319,12 +345,12 @@ impl Graph {
     }
 
     /// Which of these values are zeros for all probes.
-    fn zeros(&self, names: &[String], probes: &[&dyn Fn(&str) -> Option<Tensor>]) -> Vec<String> {
+    fn zeros(&self, names: &[String], probes: &[Probe<'_>]) -> Vec<String> {
         let mut zeros = Vec::new();
         for name in names {
             let (kept, needed) = behind(&self.graph.node, vec![name.clone()]);
             let nodes =
-                self.graph.node.iter().zip(kept).filter_map(|(node, kept)| kept.then(|| node.clone()));
+                self.graph.node.iter().zip(kept).filter(|(_, kept)| *kept).map(|(node, _)| node.clone());
             let nodes: Vec<NodeProto> = nodes.collect();
             // Whatever multiplies matrices is no mask, and would take long.
             if nodes.iter().any(|node| matches!(node.op_type.as_str(), "MatMul" | "Gemm" | "Conv")) {
@@ -363,10 +389,16 @@ impl Graph {
         let mut unknown = Vec::new();
         for_each_node(&mut self.graph, &mut |node| {
             let standard = matches!(node.domain.as_str(), "" | "ai.onnx");
-            if !standard && matches!(node.op_type.as_str(), "MatMulNBits" | "MatMulBnb4") {
-                return;
-            }
-            if !onnx.op_register.0.contains_key(&node.op_type) || node.op_type == "If" {
+            // Others' operators may have the names of ONNX's own and mean something else; arithmetic in integers is not
+            // done here, and what tract makes of it was not compared.
+            let known = if standard {
+                let refused = node.op_type == "If" || node.op_type.starts_with('Q');
+                onnx.op_register.0.contains_key(&node.op_type) && !refused
+            } else {
+                node.domain == "com.microsoft"
+                    && matches!(node.op_type.as_str(), "MatMulNBits" | "MatMulBnb4")
+            };
+            if !known {
                 let domain = if standard { String::new() } else { format!("{}.", node.domain) };
                 unknown.push(format!("{domain}{}", node.op_type));
             }
@@ -379,6 +411,30 @@ impl Graph {
     pub(crate) fn into_model(self) -> ModelProto {
         ModelProto { graph: Some(self.graph), ..self.model }
     }
+}
+
+/// Gives all that a graph names itself another name.
+fn rename_own(mut graph: GraphProto) -> GraphProto {
+    let mut own: HashSet<String> = graph.initializer.iter().map(|tensor| tensor.name.clone()).collect();
+    own.extend(
+        graph.node.iter().flat_map(|node| node.output.iter().filter(|name| !name.is_empty()).cloned()),
+    );
+    let rename = |name: &mut String| {
+        if own.contains(name) {
+            name.insert_str(0, "branch/");
+        }
+    };
+    graph.initializer.iter_mut().for_each(|tensor| rename(&mut tensor.name));
+    graph.output.iter_mut().for_each(|output| rename(&mut output.name));
+    graph.node.iter_mut().flat_map(|node| &mut node.output).for_each(rename);
+    for_each_node(&mut graph, &mut |node| {
+        node.input.iter_mut().for_each(rename);
+        // Nodes have names of their own, which tract wants to be different.
+        if !node.name.is_empty() {
+            node.name.insert_str(0, "branch/");
+        }
+    });
+    graph
 }
 
 /// The nodes that values need, and all names that are needed.
@@ -400,7 +456,7 @@ fn behind(nodes: &[NodeProto], mut open: Vec<String>) -> (Vec<bool>, HashSet<Str
 }
 
 /// Whether a graph's only output is zeros.
-fn is_zero(model: &ModelProto, probe: &dyn Fn(&str) -> Option<Tensor>) -> TractResult<bool> {
+fn is_zero(model: &ModelProto, probe: Probe<'_>) -> TractResult<bool> {
     let onnx = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
     let mut parsed = onnx.parse(model, None)?.model;
     let mut inputs = TVec::new();
@@ -666,42 +722,81 @@ impl<'a> Initialisers<'a> {
     /// `(weight - zero point) * scale`
     fn scaled(&mut self, [name, scale, zero]: [&str; 3], axis: i64) -> Result<String, String> {
         let shape = self.shape(name)?;
-        let axis = if axis < 0 { axis + shape.len() as i64 } else { axis } as usize;
+        let rank = i64::try_from(shape.len()).unwrap_or_default();
+        let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(usize::MAX);
+        let single = self.shape(scale)?.iter().product::<usize>() == 1;
+        if axis >= shape.len() && !single {
+            return Err(format!("has an axis that its {rank} axes do not have"));
+        }
+        let new = format!("{name}/times {scale} less {zero} along {axis}");
+        if self.holds(&new) {
+            return Ok(new);
+        }
         let zeros = if zero.is_empty() { vec![0.0] } else { self.numbers(zero)? };
         let values = along(self.numbers(name)?, &shape, axis, &self.numbers(scale)?, &zeros)?;
-        Ok(self.add(tensor(&format!("{name}/times {scale}"), &shape, &values)))
+        Ok(self.add(tensor(&new, &shape, &values)))
     }
 
     fn unpack_bits(&mut self, node: &NodeProto) -> Result<String, String> {
         let blocks = Blocks::of(|name| integer(node, name))?;
-        if integer(node, "bits").unwrap_or(4) != 4 {
-            return Err("is of another number of bits than 4".to_owned());
+        only_known(node, &["K", "N", "bits", "block_size", "accuracy_level"])?;
+        if integer(node, "bits") != Some(4) {
+            return Err("is of another number of bits than 4; take another form of the weights".to_owned());
         }
         if !argument(node, 4).is_empty() {
             return Err("has its inputs in another order (g_idx)".to_owned());
         }
         let (name, zeros) = (argument(node, 1), argument(node, 3));
+        let new = format!("{name}/unpacked by {} less {zeros}", argument(node, 2));
+        if self.holds(&new) {
+            return Ok(new);
+        }
         let packed = self.bytes(name)?;
         let scales = self.numbers(argument(node, 2))?;
         let zeros = match zeros {
             "" => None,
             packed if self.get(packed)?.data_type == DataType::Uint8 as i32 => Some(self.bytes(packed)?),
-            _ => return Err("has zero points that are not packed".to_owned()),
+            _ => {
+                return Err(
+                    "has zero points that are not packed; take another form of the weights".to_owned()
+                );
+            }
         };
         let values = unpack::four_bits(blocks, &packed, &scales, zeros.as_deref())?;
-        Ok(self.add(tensor(&format!("{name}/unpacked"), &[blocks.inputs, blocks.outputs], &values)))
+        Ok(self.add(tensor(&new, &[blocks.inputs, blocks.outputs], &values)))
     }
 
     fn unpack_bnb4(&mut self, node: &NodeProto) -> Result<String, String> {
         let blocks = Blocks::of(|name| integer(node, name))?;
+        only_known(node, &["K", "N", "block_size", "quant_type", "transB", "training_mode"])?;
+        if integer(node, "transB").unwrap_or(1) != 1 {
+            return Err(
+                "has its weights in another order (transB); take another form of the weights".to_owned()
+            );
+        }
         let table = match integer(node, "quant_type") {
             Some(0) => &unpack::FP4,
             Some(1) => &unpack::NF4,
             other => return Err(format!("has the quant_type {other:?}; 0 (FP4) and 1 (NF4) are known")),
         };
-        let name = argument(node, 1);
-        let values = unpack::bnb4(blocks, &self.bytes(name)?, &self.numbers(argument(node, 2))?, table)?;
-        Ok(self.add(tensor(&format!("{name}/unpacked"), &[blocks.inputs, blocks.outputs], &values)))
+        let (name, scales) = (argument(node, 1), argument(node, 2));
+        let new = format!("{name}/unpacked by {scales}");
+        if self.holds(&new) {
+            return Ok(new);
+        }
+        let values = unpack::bnb4(blocks, &self.bytes(name)?, &self.numbers(scales)?, table)?;
+        Ok(self.add(tensor(&new, &[blocks.inputs, blocks.outputs], &values)))
+    }
+}
+
+/// An attribute that is not known may change what is stored.
+fn only_known(node: &NodeProto, known: &[&str]) -> Result<(), String> {
+    match node.attribute.iter().find(|attribute| !known.contains(&attribute.name.as_str())) {
+        Some(other) => Err(format!(
+            "has the attribute {}, which is not known here; take another form of the weights",
+            other.name
+        )),
+        None => Ok(()),
     }
 }
 
@@ -725,11 +820,71 @@ fn along(
             zeros.len()
         ));
     }
-    let inner: usize = shape.iter().skip(axis + 1).product();
+    let inner: usize = shape.iter().skip(axis.saturating_add(1)).product();
     for (index, value) in values.iter_mut().enumerate() {
         let place = index / inner.max(1) % places.max(1);
         let pick = |list: &[f32]| if list.len() == 1 { list[0] } else { list[place] };
         *value = (*value - pick(zeros)) * pick(scales);
     }
     Ok(values)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+mod tests {
+    use prost::Message;
+    use tract_onnx::pb::{AttributeProto, OperatorSetIdProto};
+
+    use super::*;
+
+    fn value(name: &str) -> ValueInfoProto {
+        ValueInfoProto { name: name.to_owned(), ..ValueInfoProto::default() }
+    }
+
+    /// One operation of `x` and a stored number, with the same names in each.
+    fn branch(name: &str, kind: &str, stored: f32) -> AttributeProto {
+        let graph = GraphProto {
+            node: vec![operation(kind, vec!["x".to_owned(), "w".to_owned()], "logits".to_owned())],
+            initializer: vec![tensor("w", &[1], &[stored])],
+            output: vec![value("logits")],
+            ..GraphProto::default()
+        };
+        AttributeProto { name: name.to_owned(), g: Some(graph), ..AttributeProto::default() }
+    }
+
+    #[test]
+    fn names_within_a_branch_are_its_own() {
+        let mut choice = operation("If", vec!["use_cache_branch".to_owned()], "logits".to_owned());
+        choice.attribute = vec![branch("then_branch", "Mul", 2.0), branch("else_branch", "Add", 3.0)];
+        let graph = GraphProto {
+            node: vec![choice, operation("Mul", vec!["logits".to_owned(), "w".to_owned()], "y".to_owned())],
+            initializer: vec![tensor("w", &[1], &[10.0])],
+            input: vec![value("use_cache_branch"), value("x")],
+            output: vec![value("y")],
+            ..GraphProto::default()
+        };
+        let opset_import = vec![OperatorSetIdProto { domain: String::new(), version: 17 }];
+        let model = ModelProto { graph: Some(graph), opset_import, ..ModelProto::default() };
+        let file = std::env::temp_dir().join(format!("florence2-branch-{}.onnx", std::process::id()));
+        std::fs::write(&file, model.encode_to_vec()).unwrap();
+        for (condition, expected) in [(true, 7.0 * 2.0 * 10.0), (false, (7.0 + 3.0) * 10.0)] {
+            let mut graph = Graph::read(&file).unwrap();
+            graph.take_branch(condition).unwrap();
+            graph.keep(|name| name == "y");
+            assert_eq!(graph.inputs(), ["x"]);
+            // Types are not written down in this graph.
+            let nodes: Vec<&str> = graph.graph.node.iter().map(|node| node.op_type.as_str()).collect();
+            assert_eq!(nodes, [if condition { "Mul" } else { "Add" }, "Identity", "Mul"]);
+            let float = tract_onnx::pb::type_proto::Tensor { elem_type: DataType::Float as i32, shape: None };
+            let kind =
+                tract_onnx::pb::TypeProto { value: Some(Value::TensorType(float)), ..Default::default() };
+            graph.graph.input[0].r#type = Some(kind);
+            let mut model = onnx().parse(&graph.into_model(), None).unwrap().model;
+            model.set_input_fact(0, InferenceFact::dt_shape(f32::datum_type(), [1])).unwrap();
+            let plan = model.into_typed().unwrap().into_runnable().unwrap();
+            let y = plan.run(tvec!(Tensor::from_shape(&[1], &[7.0f32]).unwrap().into_tvalue())).unwrap();
+            assert_eq!(y[0].try_as_plain_ram().unwrap().as_slice::<f32>().unwrap(), [expected]);
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
 }

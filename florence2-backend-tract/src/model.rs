@@ -53,7 +53,15 @@ impl Tract {
     /// # Errors
     ///
     /// If a file is missing or broken, if a graph is not what its name says, or if tract cannot run it.
+    ///
+    /// A graph is a program. Damaged files are errors, but one that was made to take all memory or time can: load what you
+    /// would run.
     pub fn load(&self, folder: &Path) -> Result<TractModel, LoadError> {
+        self.load_as(folder, true)
+    }
+
+    /// With the rows of an ask in one run, or one by one.
+    fn load_as(&self, folder: &Path, batches: bool) -> Result<TractModel, LoadError> {
         let config = Config::read(folder)?;
         let (width, height) = match self.image_size {
             Some(size) => size,
@@ -66,6 +74,7 @@ impl Tract {
 
         // One after the other, so that only one is in memory beside its plan.
         ready(&mut embed_tokens)?;
+        let table = embed_tokens.matrix("");
         let embed = Plan::new(
             "embed_tokens",
             embed_tokens,
@@ -105,10 +114,23 @@ impl Tract {
         let encoder_inputs = encoder_model.inputs();
         let encoder_positions = positions(&encoder_model);
         let encoder = Plan::new("encoder_model", encoder_model, &shapes, &executor)?;
+        if !matches!(*encoder.output(0)?.as_slice(), [_, _, Some(width)] if width == width_of_text) {
+            return Err(file(
+                &files.encoder_model,
+                format!("its output is not of the shape [1, length, {width_of_text}]"),
+            ));
+        }
 
-        let decoder = Decoder::new([first, next], &files.decoder, width_of_text, &executor)?;
-        let positions = [Some(config.positions), encoder_positions, decoder.positions];
-        let max_positions = positions.into_iter().flatten().min().unwrap_or_default();
+        let decoder = Decoder::new([first, next], &files.decoder, width_of_text, batches, &executor)?;
+        if let Some(rows) = table.map(|[rows, _]| rows).filter(|&rows| rows < decoder.vocabulary) {
+            return Err(file(
+                &files.embed_tokens,
+                format!("it embeds {rows} tokens, and the decoder gives logits of {}", decoder.vocabulary),
+            ));
+        }
+        // The files have the last word: configurations with 1024 for 4096 rows were published.
+        let positions = [encoder_positions, decoder.positions];
+        let max_positions = positions.into_iter().flatten().min().unwrap_or(config.positions);
         if image_tokens >= max_positions {
             return Err(LoadError::Config {
                 file: folder.join("preprocessor_config.json"),
@@ -361,5 +383,34 @@ impl VisionSeq2Seq for TractModel {
             state.groups.clear();
         }
         result
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+mod tests {
+    use florence2_core::dev::conformance::{Fixture, check_all};
+
+    use super::*;
+
+    #[test]
+    fn rows_that_run_one_by_one_keep_the_laws() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/onnx");
+        let mut model = Tract::default().load_as(&folder, false).unwrap();
+        assert!(!model.decoder.batches);
+        let picture = |n: usize| {
+            let values = (0..3 * 192 * 192).map(|index| ((index * (7 + n)) % 251) as f32 / 125.0 - 1.0);
+            PixelValues::new(192, 192, values.collect()).unwrap()
+        };
+        let fixture = Fixture {
+            pixels: &[picture(0), picture(1)],
+            prompts: &[&[0, 5, 6, 7, 8, 9, 2], &[0, 11, 2], &[0, 20, 21, 22, 2]],
+            tokens: &[0, 17, 4, 90, 33],
+            tolerance: 1e-4,
+            use_up_positions: false,
+        };
+        if let Err(violation) = check_all(&mut model, &fixture) {
+            panic!("{violation}");
+        }
     }
 }

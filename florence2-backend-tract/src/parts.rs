@@ -56,13 +56,13 @@ impl Parts {
 pub(crate) fn ready(graph: &mut Graph) -> Result<(), LoadError> {
     graph.widen()?;
     // Positions are embedded in rows of this width; only parts that embed them have masks.
-    let Some([_, width]) = graph.matrix("embed_positions") else { return Ok(()) };
+    let Some([rows, width]) = graph.matrix("embed_positions") else { return Ok(()) };
     let encodes = graph.inputs().iter().any(|name| name == "attention_mask");
     let past = |length| if encodes { usize::MAX } else { length };
     graph.drop_masks(&[
         &|name| probe(name, [1, past(0), 5], width),
         &|name| probe(name, [2, past(3), 4], width),
-        &|name| probe(name, [1, past(7), 7], width),
+        &|name| probe(name, [1, past(rows.saturating_sub(3).min(1000)), 700], width),
     ]);
     Ok(())
 }

@@ -17,7 +17,6 @@ impl Blocks {
             value.ok_or_else(|| format!("lacks its {name}"))
         };
         let blocks = Self { outputs: number("N")?, inputs: number("K")?, block: number("block_size")? };
-        // Nothing is unpacked into more than there is: a number has at least four bits.
         if blocks.outputs.checked_mul(blocks.inputs).is_none() {
             return Err("has no size".to_owned());
         }
@@ -38,8 +37,8 @@ pub(crate) fn four_bits(
     let bytes = block.div_ceil(2);
     let zero_bytes = blocks.div_ceil(2);
     let fits = blocks.checked_mul(bytes).and_then(|row| row.checked_mul(outputs)) == Some(packed.len())
-        && scales.len() == outputs * blocks
-        && zeros.is_none_or(|zeros| zeros.len() == outputs * zero_bytes);
+        && outputs.checked_mul(blocks) == Some(scales.len())
+        && zeros.is_none_or(|zeros| outputs.checked_mul(zero_bytes) == Some(zeros.len()));
     if !fits {
         return Err("has other numbers of weights, scales or zero points than its shape says".to_owned());
     }
@@ -117,4 +116,59 @@ pub(crate) fn bnb4(
         values[index % inputs * outputs + index / inputs] = table[usize::from(q)] * scales[index / block];
     }
     Ok(values)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+mod tests {
+    use super::*;
+
+    fn blocks(outputs: i64, inputs: i64, block: i64) -> Blocks {
+        Blocks::of(|name| {
+            Some(if name == "N" {
+                outputs
+            } else if name == "K" {
+                inputs
+            } else {
+                block
+            })
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn blocks_of_four_bits_are_unpacked_in_their_order() {
+        // Two outputs of five inputs, in blocks of four: two blocks each, of which the second has one number.
+        let packed = [0x21, 0x43, 0x05, 0x00, 0xfe, 0xdc, 0x0b, 0x00];
+        let scales = [1.0, 10.0, 100.0, 1000.0];
+        let found = four_bits(blocks(2, 5, 4), &packed, &scales, None).unwrap();
+        let first = [-7.0, -6.0, -5.0, -4.0, -30.0];
+        let second = [600.0, 700.0, 400.0, 500.0, 3000.0];
+        let expected: Vec<f32> = first.into_iter().zip(second).flat_map(|(a, b)| [a, b]).collect();
+        assert_eq!(found, expected);
+        // Zero points: one byte for the two blocks of an output.
+        let found = four_bits(blocks(2, 5, 4), &packed, &scales, Some(&[0x51, 0xf0])).unwrap();
+        assert_eq!(found[..2], [0.0, 1400.0]);
+        assert_eq!(found[8..], [0.0, -4000.0]);
+    }
+
+    #[test]
+    fn four_bit_floats_are_unpacked_across_rows() {
+        // Two outputs of three inputs as one row of six, in blocks of four.
+        let found = bnb4(blocks(2, 3, 4), &[0xf0, 0x7f, 0x0f], &[2.0, 3.0], &NF4).unwrap();
+        assert_eq!(found, [2.0, 2.0, -2.0, -3.0, 0.0, 3.0]);
+        let found = bnb4(blocks(2, 3, 4), &[0x3b, 0x02, 0x50], &[1.0, 1.0], &FP4).unwrap();
+        assert_eq!(found, [1.0, 0.666_666_7, -1.0, 0.5, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn other_lengths_than_the_shape_asks_for_are_refused() {
+        assert!(four_bits(blocks(2, 5, 4), &[0; 7], &[1.0; 4], None).is_err());
+        assert!(four_bits(blocks(2, 5, 4), &[0; 8], &[1.0; 3], None).is_err());
+        assert!(four_bits(blocks(2, 5, 4), &[0; 8], &[1.0; 4], Some(&[0])).is_err());
+        assert!(bnb4(blocks(2, 3, 4), &[0; 2], &[1.0; 2], &NF4).is_err());
+        assert!(bnb4(blocks(2, 3, 4), &[0; 3], &[1.0; 1], &NF4).is_err());
+        let huge = blocks(i64::MAX / 2, 2, 1 << 40);
+        assert!(four_bits(huge, &[], &[], None).is_err() && bnb4(huge, &[], &[], &NF4).is_err());
+    }
 }

@@ -125,8 +125,9 @@ impl Wire {
                 self.copy(&field, &mut bytes)?;
                 continue;
             }
-            place = Some([("location", name.to_owned()), ("offset", self.position.to_string())]);
-            self.file.seek_relative(i64::try_from(length).map_err(|_| broken())?)?;
+            let (offset, length) = (self.position.to_string(), length.to_string());
+            place = Some([("location", name.to_owned()), ("offset", offset), ("length", length)]);
+            self.file.seek_relative(i64::try_from(field.end - self.position).map_err(|_| broken())?)?;
             self.position = field.end;
         }
         let mut tensor = TensorProto::decode(bytes.as_slice())?;

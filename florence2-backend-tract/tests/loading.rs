@@ -76,14 +76,16 @@ fn missing_parts_are_all_named() {
         folder.error(Variants::default()),
         "DIR lacks parts of the network: embed_tokens.onnx, or embed_tokens_fp16.onnx is needed; encoder_model.onnx, or \
          encoder_model_fp16.onnx is needed; decoder_model.onnx and decoder_with_past_model.onnx, or \
-         decoder_model_fp16.onnx and decoder_with_past_model_fp16.onnx is needed, and there is decoder_model_fp16.onnx"
+         decoder_model_fp16.onnx and decoder_with_past_model_fp16.onnx, or as one file decoder_model_merged.onnx is needed, \
+         and there is decoder_model_fp16.onnx"
     );
     // Another form of the weights is only taken if it is asked for.
     assert_eq!(
         folder
             .error("vision_encoder=fp16,embed_tokens=q4,encoder_model=q4,decoder_model=q4".parse().unwrap()),
         "DIR lacks parts of the network: embed_tokens_q4.onnx is needed; encoder_model_q4.onnx is needed; \
-         decoder_model_q4.onnx and decoder_with_past_model_q4.onnx is needed, and there is decoder_model_fp16.onnx"
+         decoder_model_q4.onnx and decoder_with_past_model_q4.onnx, or as one file decoder_model_merged_q4.onnx is needed, \
+         and there is decoder_model_fp16.onnx"
     );
 }
 
@@ -187,12 +189,30 @@ fn configurations_are_read_or_refused() {
 }
 
 #[test]
-fn a_picture_of_another_size_is_an_error_of_the_graph_or_runs() {
-    // The demo's table of positions has room for maps of other sizes than its own.
-    let tract = Tract { image_size: Some((200, 192)), ..Tract::default() };
-    if let Err(error) = tract.load(&demo()) {
-        assert!(matches!(error, LoadError::Tract { .. } | LoadError::Onnx { .. }), "{error}");
-    }
+fn a_tensor_whose_shape_was_changed_is_an_error() {
+    let folder = Folder::new();
+    let name = "decoder_with_past_model_fp16.onnx";
+    let whole = folder.read(name);
+    // The field `dims` (1) of a matrix of 128 x 128, and half as many rows in its place.
+    let (dims, half) = ([0x08, 0x80, 0x01, 0x08, 0x80, 0x01], [0x08, 0xc0, 0x00, 0x08, 0x80, 0x01]);
+    let at = whole.windows(6).position(|window| window == dims).unwrap();
+    let mut broken = whole.clone();
+    broken[at..at + 6].copy_from_slice(&half);
+    folder.write(name, &broken);
+    let error = folder.error(Variants::default());
+    assert!(error.contains("bytes by its shape, and another number beside it"), "{error}");
+}
+
+#[test]
+fn files_say_how_many_positions_there_are() {
+    let folder = Folder::new();
+    let config = String::from_utf8(folder.read("config.json")).unwrap();
+    folder.write(
+        "config.json",
+        config.replace("\"max_position_embeddings\": 512", "\"max_position_embeddings\": 64"),
+    );
+    let model = Tract::default().load(&folder.0).unwrap();
+    assert_eq!(florence2_core::VisionSeq2Seq::spec(&model).max_positions, 512);
 }
 
 #[test]
