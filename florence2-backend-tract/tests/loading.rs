@@ -223,7 +223,7 @@ fn flipped_bits_never_end_the_process() {
     for part in ["embed_tokens", "encoder_model", "decoder_with_past_model"] {
         let name = format!("{part}_fp16.onnx");
         let whole = folder.read(&name);
-        for _ in 0..15 {
+        for _ in 0..6 {
             let mut broken = whole.clone();
             for _ in 0..4 {
                 random =
@@ -237,6 +237,6 @@ fn flipped_bits_never_end_the_process() {
         }
         folder.write(&name, &whole);
     }
-    assert!(refused > 8, "{refused}");
+    assert!(refused > 3, "{refused}");
     Tract::default().load(&folder.0).unwrap();
 }
