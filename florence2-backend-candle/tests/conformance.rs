@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 
 use common::{load, picture, tiny};
 use florence2_backend_candle::{Candle, Device, Dtype};
-use florence2_core::dev::conformance::{Fixture, check_all};
+use florence2_core::dev::conformance::{Fixture, check_all, check_apart};
 use florence2_core::{Ask, VisionSeq2Seq};
 
 #[test]
@@ -60,13 +60,12 @@ fn results_do_not_depend_on_the_number_of_threads() {
 fn images_and_states_of_another_network_are_refused() {
     let mut model = load(&tiny("transformers"), Device::Cpu, Dtype::F32);
     let mut other = load(&tiny("transformers"), Device::Cpu, Dtype::F32);
-    let image = other.encode_image(&[picture(0, 136, 104)]).unwrap().remove(0);
-    let asks = [Ask { image: &image, prompt: &[0, 2] }];
-    let error = model.encode_prompt(&asks).unwrap_err();
-    assert_eq!(error.to_string(), "ask 0's image was encoded by another network than this one");
-    let mut state = other.encode_prompt(&asks).unwrap();
-    let error = model.select_rows(&mut state, &[0]).unwrap_err();
-    assert_eq!(error.to_string(), "the state was made by another network than this one");
-    // The state itself has come to no harm.
-    other.decode_step(&mut state, &[2], &mut [0.0; 120]).unwrap();
+    let fixture = Fixture {
+        pixels: &[picture(0, 136, 104)],
+        prompts: &[&[0, 2]],
+        tokens: &[],
+        tolerance: 0.0,
+        use_up_positions: false,
+    };
+    check_apart(&mut model, &mut other, &fixture).unwrap();
 }

@@ -1,35 +1,38 @@
 //! Folders that are not what they should be.
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use florence2_backend_tract::{LoadError, Tract, Variant, Variants};
+use common::Folder;
+use florence2_backend_tract::{Tract, Variant, Variants};
 
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/onnx")
 }
 
 /// A copy of the demo's parts, to be broken.
-struct Folder(PathBuf);
+struct Parts(Folder);
 
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("florence2-tract-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder).unwrap();
-        for entry in fs::read_dir(demo()).unwrap() {
-            let entry = entry.unwrap();
-            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
-        }
-        Self(folder)
+impl Parts {
+    fn new(name: &str) -> Self {
+        let names =
+            fs::read_dir(demo()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names: Vec<String> = names.collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Self(Folder::new(name).with_copies(&demo(), &names))
+    }
+
+    fn folder(&self) -> &Path {
+        &self.0.0
     }
 
     fn path(&self, file: &str) -> PathBuf {
-        self.0.join(file)
+        self.folder().join(file)
     }
 
     fn read(&self, file: &str) -> Vec<u8> {
@@ -42,24 +45,14 @@ impl Folder {
 
     /// What loading says, without the folder's own name.
     fn error(&self, variants: Variants) -> String {
-        let tract = Tract { variants, ..Tract::default() };
-        self.text(&tract.load(&self.0).unwrap_err())
-    }
-
-    fn text(&self, error: &LoadError) -> String {
+        let error = Tract { variants, ..Tract::default() }.load(self.folder()).unwrap_err();
         let mut text = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
             text.push_str(&format!(": {cause}"));
             source = cause.source();
         }
-        text.replace(&format!("{}", self.0.display()), "DIR")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        text.replace(&format!("{}", self.folder().display()), "DIR")
     }
 }
 
@@ -68,7 +61,7 @@ const PARTS: [&str; 5] =
 
 #[test]
 fn missing_parts_are_all_named() {
-    let folder = Folder::new();
+    let folder = Parts::new("missing_parts_are_all_named");
     for part in ["embed_tokens", "encoder_model", "decoder_with_past_model"] {
         fs::remove_file(folder.path(&format!("{part}_fp16.onnx"))).unwrap();
     }
@@ -91,15 +84,15 @@ fn missing_parts_are_all_named() {
 
 #[test]
 fn parts_may_lie_in_a_folder_of_their_own() {
-    let folder = Folder::new();
+    let folder = Parts::new("parts_may_lie_in_a_folder_of_their_own");
     fs::create_dir(folder.path("onnx")).unwrap();
     for part in PARTS {
         let name = format!("{part}_fp16.onnx");
         fs::rename(folder.path(&name), folder.path("onnx").join(&name)).unwrap();
     }
     let tract = Tract { variants: Variants::all(Variant::F16), ..Tract::default() };
-    assert_eq!(tract.files(&folder.0).unwrap().len(), 5);
-    tract.load(&folder.0).unwrap();
+    assert_eq!(tract.files(folder.folder()).unwrap().len(), 5);
+    tract.load(folder.folder()).unwrap();
 }
 
 #[test]
@@ -126,7 +119,7 @@ fn names_of_variants_are_read() {
 fn files_that_are_no_graphs_say_what_they_are() {
     for part in PARTS {
         let name = format!("{part}_fp16.onnx");
-        let folder = Folder::new();
+        let folder = Parts::new("files_that_are_no_graphs_say_what_they_are");
         let whole = folder.read(&name);
         for cut in [0, 1, 100, whole.len() / 2, whole.len() - 1] {
             folder.write(&name, &whole[..cut]);
@@ -148,7 +141,7 @@ fn files_that_are_no_graphs_say_what_they_are() {
 
 #[test]
 fn parts_in_each_others_place_are_told() {
-    let folder = Folder::new();
+    let folder = Parts::new("parts_in_each_others_place_are_told");
     let decoder = folder.read("decoder_model_fp16.onnx");
     folder.write("decoder_with_past_model_fp16.onnx", &decoder);
     let error = folder.error(Variants::default());
@@ -172,14 +165,14 @@ fn parts_in_each_others_place_are_told() {
 
 #[test]
 fn configurations_are_read_or_refused() {
-    let folder = Folder::new();
+    let folder = Parts::new("configurations_are_read_or_refused");
     folder.write("config.json", "{\"text_config\": ");
     assert!(
         folder.error(Variants::default()).starts_with("DIR/config.json is not the JSON that is expected: ")
     );
     fs::remove_file(folder.path("config.json")).unwrap();
     assert!(folder.error(Variants::default()).starts_with("cannot read DIR/config.json: "));
-    let folder = Folder::new();
+    let folder = Parts::new("configurations_are_read_or_refused_2");
     folder.write("preprocessor_config.json", "{\"size\": {\"shortest_edge\": 192}}");
     assert_eq!(
         folder.error(Variants::default()),
@@ -190,7 +183,7 @@ fn configurations_are_read_or_refused() {
 
 #[test]
 fn a_tensor_whose_shape_was_changed_is_an_error() {
-    let folder = Folder::new();
+    let folder = Parts::new("a_tensor_whose_shape_was_changed_is_an_error");
     let name = "decoder_with_past_model_fp16.onnx";
     let whole = folder.read(name);
     // The field `dims` (1) of a matrix of 128 x 128, and half as many rows in its place.
@@ -205,19 +198,19 @@ fn a_tensor_whose_shape_was_changed_is_an_error() {
 
 #[test]
 fn files_say_how_many_positions_there_are() {
-    let folder = Folder::new();
+    let folder = Parts::new("files_say_how_many_positions_there_are");
     let config = String::from_utf8(folder.read("config.json")).unwrap();
     folder.write(
         "config.json",
         config.replace("\"max_position_embeddings\": 512", "\"max_position_embeddings\": 64"),
     );
-    let model = Tract::default().load(&folder.0).unwrap();
+    let model = Tract::default().load(folder.folder()).unwrap();
     assert_eq!(florence2_core::VisionSeq2Seq::spec(&model).max_positions, 512);
 }
 
 #[test]
 fn flipped_bits_never_end_the_process() {
-    let folder = Folder::new();
+    let folder = Parts::new("flipped_bits_never_end_the_process");
     let mut random = 1u64;
     let mut refused = 0;
     for part in ["embed_tokens", "encoder_model", "decoder_with_past_model"] {
@@ -233,10 +226,10 @@ fn flipped_bits_never_end_the_process() {
                 broken[place % whole.len()] ^= 1 << (random >> 29 & 7);
             }
             folder.write(&name, &broken);
-            refused += usize::from(Tract::default().load(&folder.0).is_err());
+            refused += usize::from(Tract::default().load(folder.folder()).is_err());
         }
         folder.write(&name, &whole);
     }
     assert!(refused > 3, "{refused}");
-    Tract::default().load(&folder.0).unwrap();
+    Tract::default().load(folder.folder()).unwrap();
 }

@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use florence2_backend_tract::{Tract, Variant, Variants};
-use florence2_core::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
+use florence2_core::dev::conformance::picture;
+use florence2_core::{Ask, GenerationConfig, VisionSeq2Seq, generate};
 use safetensors::SafeTensors;
 
 /// What `tools/random_checkpoint.py` stored beside the weights.
@@ -44,24 +45,6 @@ impl Expected {
         // A difference that is not a number must not be lost in a maximum.
         differences.fold(0.0, |a, b| if b <= a { a } else { b })
     }
-}
-
-/// The picture that the tool computes by the same rule.
-fn picture(number: usize, width: usize, height: usize) -> PixelValues {
-    let mut values = Vec::with_capacity(3 * width * height);
-    for c in 0..3 {
-        for y in 0..height {
-            for x in 0..width {
-                let grey = (x * (3 + c) + y * (7 - 2 * c)) / 4
-                    + (x / 32) * 37
-                    + (y / 32) * 91
-                    + c * 53
-                    + number * 101;
-                values.push((grey % 256) as f32 / 127.5 - 1.0);
-            }
-        }
-    }
-    PixelValues::new(width, height, values).unwrap()
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
 use florence2_backend_candle::{Candle, CandleModel, Device, Dtype};
-use florence2_core::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
+pub(crate) use florence2_core::dev::conformance::picture;
+use florence2_core::{Ask, GenerationConfig, VisionSeq2Seq, generate};
 
 pub(crate) struct Expected(HashMap<String, Tensor>);
 
@@ -27,24 +28,6 @@ impl Expected {
     pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
         self.0[name].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
     }
-}
-
-/// The picture that the tool computes by the same rule.
-pub(crate) fn picture(number: usize, width: usize, height: usize) -> PixelValues {
-    let mut values = Vec::with_capacity(3 * width * height);
-    for c in 0..3 {
-        for y in 0..height {
-            for x in 0..width {
-                let grey = (x * (3 + c) + y * (7 - 2 * c)) / 4
-                    + (x / 32) * 37
-                    + (y / 32) * 91
-                    + c * 53
-                    + number * 101;
-                values.push((grey % 256) as f32 / 127.5 - 1.0);
-            }
-        }
-    }
-    PixelValues::new(width, height, values).unwrap()
 }
 
 pub(crate) fn tiny(layout: &str) -> PathBuf {

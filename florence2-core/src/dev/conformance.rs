@@ -86,6 +86,57 @@ pub fn check_all<M: VisionSeq2Seq>(model: &mut M, fixture: &Fixture<'_>) -> Resu
     Ok(())
 }
 
+/// A picture to try a network with; `tools/random_checkpoint.py` computes it by the same rule.
+///
+/// # Panics
+///
+/// If a side is zero.
+pub fn picture(number: usize, width: usize, height: usize) -> PixelValues {
+    let mut values = Vec::with_capacity(3 * width * height);
+    for c in 0..3 {
+        for y in 0..height {
+            for x in 0..width {
+                let grey = (x * (3 + c) + y * (7 - 2 * c)) / 4
+                    + (x / 32) * 37
+                    + (y / 32) * 91
+                    + c * 53
+                    + number * 101;
+                values.push((grey % 256) as f32 / 127.5 - 1.0);
+            }
+        }
+    }
+    PixelValues::new(width, height, values).expect("as many values as it has pixels")
+}
+
+/// That a network refuses what another one of its kind has made, and that what was refused comes to no harm.
+///
+/// # Errors
+///
+/// If it does not.
+pub fn check_apart<M: VisionSeq2Seq>(
+    model: &mut M,
+    other: &mut M,
+    fixture: &Fixture<'_>,
+) -> Result<(), Violation> {
+    let broken = |what: String| Violation { law: "networks are told apart", what };
+    let failed = |error: M::Error| broken(format!("{error}"));
+    let says = |error: Option<M::Error>, expected: &str| match error {
+        Some(error) if format!("{error}") == expected => Ok(()),
+        Some(error) => Err(broken(format!("{error:?} and not {expected:?}"))),
+        None => Err(broken(format!("accepted, and not {expected:?}"))),
+    };
+    let images = other.encode_image(&fixture.pixels[..1]).map_err(failed)?;
+    let asks = [Ask { image: &images[0], prompt: fixture.prompts[0] }];
+    let refused = model.encode_prompt(&asks).err();
+    says(refused, "ask 0's image was encoded by another network than this one")?;
+    let mut state = other.encode_prompt(&asks).map_err(failed)?;
+    let refused = model.select_rows(&mut state, &[0]).err();
+    says(refused, "the state was made by another network than this one")?;
+    let start = other.spec().special.decoder_start;
+    let mut logits = vec![0.0; other.spec().vocabulary_size];
+    other.decode_step(&mut state, &[start], &mut logits).map_err(failed)
+}
+
 fn fixture_shows_something(fixture: &Fixture<'_>) -> Result<(), String> {
     let Fixture { pixels, prompts, tokens, .. } = fixture;
     require(pixels.len() > 1 && pixels[0] != pixels[1], || {
