@@ -1,5 +1,7 @@
 //! The decoder: the keys and values of the cross-attention, and steps.
 
+use std::ops::Range;
+
 use tract_linalg::multithread::Executor;
 use tract_onnx::prelude::{IntoTValue, TValue, TVec, Tensor};
 use tract_onnx::tract_hir::internal::{format_err, tvec};
@@ -53,10 +55,6 @@ impl Decoder {
         batches: bool,
         executor: &Executor,
     ) -> Result<Self, LoadError> {
-        let onnx = |graph: &Graph, problem: &str| LoadError::Onnx {
-            file: graph.file().to_owned(),
-            problem: problem.to_owned(),
-        };
         ready(&mut first)?;
         let outputs = first.outputs();
         let cross_order: Option<Vec<usize>> =
@@ -68,22 +66,14 @@ impl Decoder {
         if let Some(other) = first.inputs().iter().find(|name| *name != "encoder_hidden_states") {
             return Err(names(&first, FIRST, format!("needs {other} for the cross-attention's keys")));
         }
-        let no_heads = onnx(&first, "its keys are not of the shape [batch, heads, length, width]");
         let hidden = floats(&[Length::Known(1), Length::Any("S"), Length::Known(width)]);
         let cross = Plan::new(FIRST, first, &[hidden], executor)?;
-        let &[_, Some(heads), _, Some(head)] = cross.output(0)?.as_slice() else { return Err(no_heads) };
-        for index in 0..cross_order.len() {
-            if !matches!(*cross.output(index)?.as_slice(), [_, Some(n), _, Some(w)] if (n, w) == (heads, head))
-            {
-                return Err(no_heads);
-            }
-        }
+        let [heads, head] = heads_of(&cross, 0..cross_order.len())?;
 
         ready(&mut step)?;
         let positions = positions(&step);
         let inputs = step_inputs(&step, cross_order.len() / 2)?;
         let order = step_order(&step, cross_order.len())?;
-        let no_logits = onnx(&step, "its logits are not of the shape [batch, 1, vocabulary]");
         let shapes = |rows| step_shapes(&inputs, rows, [width, heads, head]);
         // Where an exporter has wired the rows so that tract cannot follow their number: one by one.
         let rows = if batches { Length::Any("B") } else { Length::Known(1) };
@@ -95,12 +85,11 @@ impl Decoder {
             }
             plan => (plan?, batches),
         };
-        let &[_, Some(1), Some(vocabulary)] = step.output(0)?.as_slice() else { return Err(no_logits) };
-        for index in 1..=order.len() {
-            if !matches!(*step.output(index)?.as_slice(), [_, Some(n), _, Some(w)] if (n, w) == (heads, head))
-            {
-                return Err(no_heads);
-            }
+        let &[_, Some(1), Some(vocabulary)] = step.output(0)?.as_slice() else {
+            return Err(step.wrong("its logits are not of the shape [batch, 1, vocabulary]".to_owned()));
+        };
+        if heads_of(&step, 1..order.len() + 1)? != [heads, head] {
+            return Err(step.wrong(format!("its keys are not of {heads} heads of a width of {head}")));
         }
         Ok(Self {
             width,
@@ -172,6 +161,23 @@ impl Decoder {
     pub(crate) fn numbers<'a>(&self, logits: &'a TValue) -> Result<&'a [f32], RunError> {
         slice(logits).map_err(|error| self.step.failed(error))
     }
+}
+
+/// How many heads the keys and values at these outputs have, and how wide one is: the same in all.
+fn heads_of(plan: &Plan, outputs: Range<usize>) -> Result<[usize; 2], LoadError> {
+    let mut found = None;
+    for index in outputs {
+        match *plan.output(index)?.as_slice() {
+            [_, Some(heads), _, Some(head)] if found.is_none_or(|found| found == [heads, head]) => {
+                found = Some([heads, head]);
+            }
+            _ => {
+                found = None;
+                break;
+            }
+        }
+    }
+    found.ok_or_else(|| plan.wrong("its keys are not of the shape [batch, heads, length, width]".to_owned()))
 }
 
 /// Whether each place is there once, from 0 on, and in pairs.

@@ -25,9 +25,6 @@ use crate::plan::caught;
 use crate::unpack::{self, Blocks};
 use crate::wire::outline;
 
-/// An input by its name.
-pub(crate) type Probe<'a> = &'a dyn Fn(&str) -> Option<Tensor>;
-
 /// One part of the network, as its file has it.
 pub(crate) struct Graph {
     file: PathBuf,
@@ -67,11 +64,10 @@ impl Graph {
         let mut located: HashMap<PathBuf, u64> = HashMap::new();
         for_each_tensor(&mut graph, &mut |tensor| {
             if is_external(tensor) {
-                let (file, _, length) = locate(tensor, path)?;
-                let whole = std::fs::metadata(&file).map_err(io)?.len();
+                let Place { file, length, of, .. } = locate(tensor, path)?;
                 let sum = located.entry(file).or_default();
                 *sum = sum.saturating_add(length as u64);
-                if *sum > whole {
+                if *sum > of {
                     return Err(broken("its tensors lie over each other".to_owned()));
                 }
                 return Ok(());
@@ -88,7 +84,7 @@ impl Graph {
             if !is_external(tensor) {
                 return Ok(());
             }
-            let (path, offset, length) = locate(tensor, graph)?;
+            let Place { file: path, offset, length, .. } = locate(tensor, graph)?;
             let io = |source| LoadError::Io { path: path.clone(), source };
             let mut file = File::open(&path).map_err(io)?;
             file.seek(SeekFrom::Start(offset)).map_err(io)?;
@@ -290,7 +286,7 @@ impl Graph {
     ///
     /// What is added must have come out as zeros for each of the probes, which are inputs by their names. Where that
     /// cannot be found out, all stays.
-    pub(crate) fn drop_masks(&mut self, probes: &[Probe<'_>]) {
+    pub(crate) fn drop_masks(&mut self, probes: &[impl Fn(&str) -> Option<Tensor>]) {
         // What depends on shapes and masks only.
         let mut structural: HashSet<&str> = HashSet::new();
         structural.extend(self.graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -345,7 +341,7 @@ impl Graph {
     }
 
     /// Which of these values are zeros for all probes.
-    fn zeros(&self, names: &[String], probes: &[Probe<'_>]) -> Vec<String> {
+    fn zeros(&self, names: &[String], probes: &[impl Fn(&str) -> Option<Tensor>]) -> Vec<String> {
         let mut zeros = Vec::new();
         for name in names {
             let (kept, needed) = behind(&self.graph.node, vec![name.clone()]);
@@ -456,7 +452,7 @@ fn behind(nodes: &[NodeProto], mut open: Vec<String>) -> (Vec<bool>, HashSet<Str
 }
 
 /// Whether a graph's only output is zeros.
-fn is_zero(model: &ModelProto, probe: Probe<'_>) -> TractResult<bool> {
+fn is_zero(model: &ModelProto, probe: &impl Fn(&str) -> Option<Tensor>) -> TractResult<bool> {
     let onnx = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
     let mut parsed = onnx.parse(model, None)?.model;
     let mut inputs = TVec::new();
@@ -578,8 +574,19 @@ fn is_external(tensor: &TensorProto) -> bool {
     tensor.data_location == Some(DataLocation::External as i32)
 }
 
-/// In which file a tensor's numbers are, at which byte of it, and how many bytes. The file has them.
-fn locate(tensor: &TensorProto, graph: &Path) -> Result<(PathBuf, u64, usize), LoadError> {
+/// Where a tensor's numbers are.
+struct Place {
+    file: PathBuf,
+    /// The first of them, in bytes.
+    offset: u64,
+    /// How many bytes.
+    length: usize,
+    /// How many the file has.
+    of: u64,
+}
+
+/// Finds a tensor's numbers, which the file has.
+fn locate(tensor: &TensorProto, graph: &Path) -> Result<Place, LoadError> {
     let broken = |problem: String| LoadError::Onnx {
         file: graph.to_owned(),
         problem: format!("its tensor {} {problem}", tensor.name),
@@ -615,7 +622,7 @@ fn locate(tensor: &TensorProto, graph: &Path) -> Result<(PathBuf, u64, usize), L
             ),
         });
     }
-    Ok((path, offset, length))
+    Ok(Place { file: path, offset, length, of: whole })
 }
 
 fn widen_tensor(tensor: &mut TensorProto) {

@@ -81,12 +81,8 @@ impl Tract {
             &[ids(&[Length::Known(1), Length::Any("T")])],
             &executor,
         )?;
-        let file = |file: &Path, problem: String| LoadError::Onnx { file: file.to_owned(), problem };
         let &[_, _, Some(width_of_text)] = embed.output(0)?.as_slice() else {
-            return Err(file(
-                &files.embed_tokens,
-                "its output is not of the shape [1, tokens, width]".to_owned(),
-            ));
+            return Err(embed.wrong("its output is not of the shape [1, tokens, width]".to_owned()));
         };
         let picture =
             floats(&[Length::Known(1), Length::Known(3), Length::Known(height), Length::Known(width)]);
@@ -95,38 +91,32 @@ impl Tract {
         let image_tokens = match *vision.output(0)?.as_slice() {
             [_, Some(tokens), Some(width)] if width == width_of_text => tokens,
             ref other => {
-                return Err(file(
-                    &files.vision_encoder,
-                    format!(
-                        "its output is of the shape {other:?}, and [1, image tokens, {width_of_text}] is expected"
-                    ),
-                ));
+                return Err(vision.wrong(format!(
+                    "its output is of the shape {other:?}, and [1, image tokens, {width_of_text}] is expected"
+                )));
             }
         };
         let sequence = [Length::Known(1), Length::Any("S")];
         let hidden = [Length::Known(1), Length::Any("S"), Length::Known(width_of_text)];
         ready(&mut encoder_model)?;
-        let shapes: Vec<Shape> = encoder_model
-            .inputs()
+        let encoder_inputs = encoder_model.inputs();
+        let shapes: Vec<Shape> = encoder_inputs
             .iter()
             .map(|name| if name == "attention_mask" { ids(&sequence) } else { floats(&hidden) })
             .collect();
-        let encoder_inputs = encoder_model.inputs();
         let encoder_positions = positions(&encoder_model);
         let encoder = Plan::new("encoder_model", encoder_model, &shapes, &executor)?;
         if !matches!(*encoder.output(0)?.as_slice(), [_, _, Some(width)] if width == width_of_text) {
-            return Err(file(
-                &files.encoder_model,
-                format!("its output is not of the shape [1, length, {width_of_text}]"),
-            ));
+            let problem = format!("its output is not of the shape [1, length, {width_of_text}]");
+            return Err(encoder.wrong(problem));
         }
 
         let decoder = Decoder::new([first, next], &files.decoder, width_of_text, batches, &executor)?;
         if let Some(rows) = table.map(|[rows, _]| rows).filter(|&rows| rows < decoder.vocabulary) {
-            return Err(file(
-                &files.embed_tokens,
-                format!("it embeds {rows} tokens, and the decoder gives logits of {}", decoder.vocabulary),
-            ));
+            let vocabulary = decoder.vocabulary;
+            return Err(
+                embed.wrong(format!("it embeds {rows} tokens, and the decoder gives logits of {vocabulary}"))
+            );
         }
         // The files have the last word: configurations with 1024 for 4096 rows were published.
         let positions = [encoder_positions, decoder.positions];
@@ -389,7 +379,7 @@ impl VisionSeq2Seq for TractModel {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 mod tests {
-    use florence2_core::dev::conformance::{Fixture, check_all};
+    use florence2_core::dev::conformance::{Fixture, check_all, picture};
 
     use super::*;
 
@@ -398,12 +388,8 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/onnx");
         let mut model = Tract::default().load_as(&folder, false).unwrap();
         assert!(!model.decoder.batches);
-        let picture = |n: usize| {
-            let values = (0..3 * 192 * 192).map(|index| ((index * (7 + n)) % 251) as f32 / 125.0 - 1.0);
-            PixelValues::new(192, 192, values.collect()).unwrap()
-        };
         let fixture = Fixture {
-            pixels: &[picture(0), picture(1)],
+            pixels: &[picture(0, 192, 192), picture(1, 192, 192)],
             prompts: &[&[0, 5, 6, 7, 8, 9, 2], &[0, 11, 2], &[0, 20, 21, 22, 2]],
             tokens: &[0, 17, 4, 90, 33],
             tolerance: 1e-4,

@@ -57,31 +57,41 @@ pub(crate) fn ready(graph: &mut Graph) -> Result<(), LoadError> {
     graph.widen()?;
     // Positions are embedded in rows of this width; only parts that embed them have masks.
     let Some([rows, width]) = graph.matrix("embed_positions") else { return Ok(()) };
+    // An encoder sees its whole sequence at once, and a decoder one token beside its past.
     let encodes = graph.inputs().iter().any(|name| name == "attention_mask");
-    let past = |length| if encodes { usize::MAX } else { length };
-    graph.drop_masks(&[
-        &|name| probe(name, [1, past(0), 5], width),
-        &|name| probe(name, [2, past(3), 4], width),
-        &|name| probe(name, [1, past(rows.saturating_sub(3).min(1000)), 700], width),
-    ]);
+    let run = |rows, past: usize, length| Run { rows, past: (!encodes).then_some(past), length, width };
+    let runs = [run(1, 0, 5), run(2, 3, 4), run(1, rows.saturating_sub(3).min(1000), 700)];
+    graph.drop_masks(&runs.each_ref().map(|run| move |name: &str| run.input(name)));
     Ok(())
 }
 
-/// An input of a run for two rows or one, whose lengths are so many; masks hide nothing.
-fn probe(name: &str, [rows, past, sequence]: [usize; 3], width: usize) -> Option<Tensor> {
-    match name {
-        "attention_mask" | "encoder_attention_mask" => {
-            Tensor::from_shape(&[rows, sequence], &vec![1i64; rows * sequence]).ok()
-        }
-        "inputs_embeds" => {
-            Tensor::zero::<f32>(&[rows, if past == usize::MAX { sequence } else { 1 }, width]).ok()
-        }
-        "encoder_hidden_states" => Tensor::zero::<f32>(&[rows, sequence, width]).ok(),
-        _ => {
-            let decoder = place(name, PAST, "decoder").map(|_| past);
-            let length = decoder.or_else(|| place(name, PAST, "encoder").map(|_| sequence))?;
-            Tensor::zero::<f32>(&[rows, 2, length, width / 2]).ok()
-        }
+/// The lengths of a run in which masks hide nothing.
+struct Run {
+    rows: usize,
+    /// Tokens that were decoded before, in a decoder.
+    past: Option<usize>,
+    /// Of the encoder's sequence.
+    length: usize,
+    width: usize,
+}
+
+impl Run {
+    /// What an input takes. Two heads do for shapes.
+    fn input(&self, name: &str) -> Option<Tensor> {
+        let &Self { rows, past, length, width } = self;
+        let input = match name {
+            "attention_mask" | "encoder_attention_mask" => {
+                Tensor::from_shape(&[rows, length], &vec![1i64; rows * length])
+            }
+            "inputs_embeds" => Tensor::zero::<f32>(&[rows, if past.is_some() { 1 } else { length }, width]),
+            "encoder_hidden_states" => Tensor::zero::<f32>(&[rows, length, width]),
+            _ => {
+                let decoded = place(name, PAST, "decoder").and(past);
+                let looked_up = || place(name, PAST, "encoder").map(|_| length);
+                Tensor::zero::<f32>(&[rows, 2, decoded.or_else(looked_up)?, width / 2])
+            }
+        };
+        input.ok()
     }
 }
 

@@ -63,6 +63,11 @@ impl Plan {
         }
     }
 
+    /// Of a graph that gives something else than its part.
+    pub(crate) fn wrong(&self, problem: String) -> LoadError {
+        LoadError::Onnx { file: self.file.clone(), problem }
+    }
+
     pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, RunError> {
         caught(|| self.plan.run(inputs)).map_err(|source| self.failed(source))
     }

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let report = Report {
         backend: args.backend.backend.name(),
         device: args.backend.device.to_string(),
-        dtype: checkpoint::Chosen::read(&args.backend)?.weights(&args.model),
+        dtype: checkpoint::Chosen::read(&args.model, &args.backend)?.weights(&args.model),
         threads: args
             .backend
             .threads

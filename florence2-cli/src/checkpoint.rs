@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use florence2::candle::{Candle, CandleModel, Device};
 #[cfg(feature = "tract")]
-use florence2::tract::{Tract, TractModel, Variant, Variants};
+use florence2::tract::{Tract, Variant, Variants};
 use florence2::{Florence2, VisionSeq2Seq};
 
 use crate::args::{BackendArg, BackendArgs};
@@ -24,8 +24,8 @@ pub(crate) enum Chosen {
 }
 
 impl Chosen {
-    /// Refuses options of the other backend.
-    pub(crate) fn read(args: &BackendArgs) -> Result<Self, Failure> {
+    /// Refuses options of the other backend, and a checkpoint that it cannot have.
+    pub(crate) fn read(model: &Path, args: &BackendArgs) -> Result<Self, Failure> {
         let other = |option: &str, of: &str| {
             Err(Failure::Request(format!(
                 "{option} is an option of the backend {of}: add --backend {of}, or leave it out"
@@ -42,6 +42,11 @@ impl Chosen {
             BackendArg::Tract if args.dtype.is_some() => other("--dtype", "candle"),
             BackendArg::Tract if args.device != Device::default() => other("--device", "candle"),
             #[cfg(feature = "tract")]
+            BackendArg::Tract if is_demo(model) => Err(Failure::Request(
+                "--model demo: the demo in this program has no ONNX parts; the repository's folder demo/onnx has them"
+                    .to_owned(),
+            )),
+            #[cfg(feature = "tract")]
             BackendArg::Tract => {
                 let variants = args.variant.as_deref().map(str::parse::<Variants>).transpose();
                 let variants = variants.map_err(|error| Failure::Request(format!("--variant: {error}")))?;
@@ -54,9 +59,7 @@ impl Chosen {
             )),
         }
     }
-}
 
-impl Chosen {
     /// In which form the weights of a checkpoint are, in a word or two.
     pub(crate) fn weights(&self, model: &Path) -> String {
         match self {
@@ -94,7 +97,7 @@ pub(crate) fn load<T>(
     args: &BackendArgs,
     then: impl Use<Result = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let chosen = Chosen::read(args)?;
+    let chosen = Chosen::read(model, args)?;
     check_folder(model)?;
     if let Some(meant) = meant(model) {
         let (model, meant) = (model.display(), meant.display());
@@ -109,7 +112,7 @@ pub(crate) fn load<T>(
     match chosen {
         Chosen::Candle(candle) => then.of(load_candle(model, candle).map_err(failed)?),
         #[cfg(feature = "tract")]
-        Chosen::Tract(tract) => then.of(load_tract(model, tract)?.map_err(failed)?),
+        Chosen::Tract(tract) => then.of(Florence2::load(model, tract).map_err(failed)?),
     }
 }
 
@@ -175,17 +178,4 @@ pub(crate) fn load_candle(model: &Path, candle: Candle) -> Result<Florence2<Cand
         return Florence2::demo(candle);
     }
     Florence2::load(model, candle)
-}
-
-#[cfg(feature = "tract")]
-pub(crate) fn load_tract(
-    model: &Path,
-    tract: Tract,
-) -> Result<Result<Florence2<TractModel>, florence2::Error>, Failure> {
-    if is_demo(model) {
-        return Err(Failure::Request(
-            "--model demo: the demo in this program has no ONNX parts; the repository's folder demo/onnx has them".to_owned(),
-        ));
-    }
-    Ok(Florence2::load(model, tract))
 }

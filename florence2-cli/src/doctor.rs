@@ -170,10 +170,10 @@ fn tensor_fault(error: &Error) -> Option<String> {
 }
 
 fn examine(model: &Path, args: &BackendArgs) -> Result<Model<'static>, Failure> {
-    let (files, loaded) = match Chosen::read(args)? {
+    let (files, loaded) = match Chosen::read(model, args)? {
         Chosen::Candle(candle) => examine_candle(model, candle),
         #[cfg(feature = "tract")]
-        Chosen::Tract(tract) => examine_tract(model, tract)?,
+        Chosen::Tract(tract) => examine_tract(model, tract),
     };
     let seconds = loaded.as_ref().ok().map(|time| (time.as_secs_f64() * 1e3).round() / 1e3);
     let error = loaded.err().map(|error| match checkpoint::meant(model) {
@@ -187,7 +187,7 @@ fn examine(model: &Path, args: &BackendArgs) -> Result<Model<'static>, Failure> 
 type Examined = (Vec<File<'static>>, Result<Duration, Error>);
 
 #[cfg(feature = "tract")]
-fn examine_tract(model: &Path, tract: florence2::Tract) -> Result<Examined, Failure> {
+fn examine_tract(model: &Path, tract: florence2::Tract) -> Examined {
     let mut rows = Vec::new();
     match tract.files(model) {
         Ok(found) => {
@@ -205,7 +205,7 @@ fn examine_tract(model: &Path, tract: florence2::Tract) -> Result<Examined, Fail
     }
     processor_files(model, &mut rows);
     let start = Instant::now();
-    let loaded = checkpoint::load_tract(model, tract)?;
+    let loaded = florence2::Florence2::load(model, tract);
     if let Err(Error::Load(source)) = &loaded
         && let Some(error) = source.downcast_ref::<florence2::tract::LoadError>()
         && let Some(broken) = error.file()
@@ -217,7 +217,7 @@ fn examine_tract(model: &Path, tract: florence2::Tract) -> Result<Examined, Fail
             (row.state, row.what) = (State::Wrong, chain(error));
         }
     }
-    Ok((rows, loaded.map(|_| start.elapsed())))
+    (rows, loaded.map(|_| start.elapsed()))
 }
 
 fn examine_candle(model: &Path, candle: Candle) -> Examined {
