@@ -214,12 +214,14 @@ class Python:
         ]
         if args.onnx:
             command += ["--onnx", str(args.onnx)]
+        # Shown only if it ends early: libraries warn of much.
+        self.errors = tempfile.TemporaryFile("w+")
         environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TRANSFORMERS_VERBOSITY": "error"}
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.errors,
             text=True,
             env=environment,
         )
@@ -228,7 +230,9 @@ class Python:
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended; run it alone to see why: {' '.join(self.process.args)}")
+            self.process.wait()
+            self.errors.seek(0)
+            raise SystemExit(f"{self.name} ended:\n{self.errors.read()}")
         return json.loads(line)
 
     def round(self):
@@ -281,7 +285,9 @@ def main():
 
     engines = [("pytorch", dtype) for dtype in filter(None, args.pytorch.split(","))]
     if args.onnx:
-        if not any((args.onnx / sub / "vision_encoder.onnx").exists() for sub in ["", "onnx"]):
+        from onnx_parts import home
+
+        if not (home(args.onnx) / "vision_encoder.onnx").exists():
             # In a process of its own: its memory must be free again.
             exporter = [sys.executable, ROOT / "tools/export_onnx.py", args.model, args.onnx, "--flat"]
             subprocess.run(exporter, check=True, stdout=sys.stderr)

@@ -12,10 +12,16 @@ def cache_names(prefix, layers, kinds=("decoder", "encoder")):
     return [f"{prefix}.{i}.{kind}.{value}" for i in range(layers) for kind in kinds for value in ("key", "value")]
 
 
+def home(folder):
+    """Where the parts of a folder lie: in its `onnx`, as on the hub, or beside its other files."""
+    return next((place for place in (folder / "onnx", folder) if any(place.glob("vision_encoder*.onnx"))), folder)
+
+
 class Parts:
     """The parts in a folder; the decoder is the merged one if its name is in `names`."""
 
     def __init__(self, folder, suffix="", threads=0, names=PARTS):
+        folder = home(folder)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
