@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::kernels::{self, Out, PANEL, Packed, Precision, Rows, Scratch};
 use crate::error::LoadError;
 use crate::weights::{Tensor, Weights};
+use florence2_kernels::{self as kernels, Out, PANEL, Packed, Precision, Rows, Scratch};
 
 /// Room for what one thread works on.
 #[derive(Default)]

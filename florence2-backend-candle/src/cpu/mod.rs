@@ -1,13 +1,12 @@
 //! The network on the processor, with kernels of our own.
 
-mod kernels;
 mod layers;
 mod text;
 mod vision;
 
 use florence2_core::PixelValues;
 
-pub(crate) use kernels::Precision;
+pub(crate) use florence2_kernels::Precision;
 pub(crate) use text::Row;
 
 use crate::config::NetworkConfig;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::kernels::{self, Attention, PackedHead, Precision, Rows, SLOTS};
 use super::layers::{Linear, Norm, Workspace, block, in_order, read_rows, room};
 use crate::config::{StackConfig, TextConfig};
 use crate::error::LoadError;
 use crate::weights::{LOGITS_BIAS, Weights};
+use florence2_kernels::{self as kernels, Attention, PackedHead, Precision, Rows, SLOTS};
 
 #[derive(Debug)]
 pub(super) struct Text {

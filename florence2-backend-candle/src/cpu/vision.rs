@@ -8,11 +8,11 @@
 use florence2_core::PixelValues;
 use rayon::prelude::*;
 
-use super::kernels::{self, Attention, Depthwise, Order, Packed, Precision, Rows};
 use super::layers::{Linear, Norm, Workspace, block, in_order, room};
 use crate::config::{StageConfig, VisionConfig};
 use crate::error::LoadError;
 use crate::weights::{IMAGE_PROJECTION, Weights};
+use florence2_kernels::{self as kernels, Attention, Depthwise, Order, Packed, Precision, Rows};
 
 #[derive(Debug)]
 pub(super) struct Vision {

@@ -1,8 +1,12 @@
-//! The arithmetic of the CPU network: matrix products over packed weights, and what stands between them.
+//! The arithmetic of Florence-2 on a processor: matrix products over packed weights, and what stands between them.
 //!
-//! Every kernel runs on one thread over the rows that it is given, compiled for each instruction set that `pulp` knows
+//! Shared by the backends of `florence2`, and made for them: the interface may change with every version.
+//!
+//! Every kernel but [`Packed::new`] and [`Packed::read`] runs on one thread over the rows that it is given, compiled for each instruction set that `pulp` knows
 //! and chosen when it is called. What a row comes to does not depend on the rows beside it, nor on how many there are:
 //! that is why an answer in a batch is, to the bit, the answer alone.
+
+#![forbid(unsafe_code)]
 
 use core::convert::Infallible;
 use core::ops::Range;
@@ -13,7 +17,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Columns of a panel of packed weights.
-pub(super) const PANEL: usize = 16;
+pub const PANEL: usize = 16;
 /// Rows that are multiplied with a panel at once: as many as the registers of AVX2 hold sums for.
 const TILE: usize = 6;
 /// Depth of the part of a panel that stays in the first-level cache while rows go by.
@@ -21,16 +25,19 @@ const DEPTH: usize = 384;
 
 /// How a matrix of weights is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Precision {
+pub enum Precision {
+    /// As `f32`.
     F32,
+    /// As `f16`.
     F16,
+    /// As `bf16`.
     Bf16,
 }
 
 /// A matrix of `outputs × inputs` weights, cut into panels of sixteen outputs: `[outputs / 16][inputs][16]`, with zeros
 /// where outputs are missing. Read from front to end by a product, whatever the number of rows.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub struct Packed {
     inputs: usize,
     outputs: usize,
     panels: Panels,
@@ -45,7 +52,11 @@ enum Panels {
 
 impl Packed {
     /// From `outputs × inputs` numbers, row-major, as a linear layer stores its weights.
-    pub(super) fn new(weights: &[f32], outputs: usize, inputs: usize, precision: Precision) -> Self {
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many.
+    pub fn new(weights: &[f32], outputs: usize, inputs: usize, precision: Precision) -> Self {
         assert_eq!(weights.len(), outputs * inputs);
         let copied = Self::read(outputs, inputs, precision, |rows, out| {
             out.copy_from_slice(&weights[rows.start * inputs..rows.end * inputs]);
@@ -55,7 +66,11 @@ impl Packed {
     }
 
     /// The same, of rows that are read when they are packed, and then not a second time. Several threads read.
-    pub(super) fn read<E: Send>(
+    ///
+    /// # Errors
+    ///
+    /// What `rows` returns.
+    pub fn read<E: Send>(
         outputs: usize,
         inputs: usize,
         precision: Precision,
@@ -69,16 +84,22 @@ impl Packed {
         Ok(Self { inputs, outputs, panels })
     }
 
-    pub(super) fn outputs(&self) -> usize {
+    /// Rows of the matrix.
+    pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    pub(super) fn inputs(&self) -> usize {
+    /// Columns of the matrix.
+    pub fn inputs(&self) -> usize {
         self.inputs
     }
 
     /// The weights of one output, as an embedding looks them up.
-    pub(super) fn row(&self, output: usize, out: &mut [f32]) {
+    ///
+    /// # Panics
+    ///
+    /// If there is no such output, or `out` has not as many numbers as there are inputs.
+    pub fn row(&self, output: usize, out: &mut [f32]) {
         assert!(output < self.outputs && out.len() == self.inputs);
         fn copy<T: Stored>(panel: &[[T; PANEL]], column: usize, out: &mut [f32]) {
             for (out, values) in out.iter_mut().zip(panel) {
@@ -175,8 +196,8 @@ enum Operand<'a> {
 }
 
 /// What a kernel needs room for. One for each thread, reused.
-#[derive(Default)]
-pub(super) struct Scratch {
+#[derive(Debug, Default)]
+pub struct Scratch {
     rows: Vec<[f32; TILE]>,
     panel: Vec<[f32; PANEL]>,
     keys: Vec<[f32; PANEL]>,
@@ -185,41 +206,41 @@ pub(super) struct Scratch {
 }
 
 /// A matrix within a slice: `rows` rows of `stride` numbers.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    pub(super) data: &'a [f32],
-    pub(super) rows: usize,
-    pub(super) stride: usize,
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The slice; the first row begins with it.
+    pub data: &'a [f32],
+    /// How many there are.
+    pub rows: usize,
+    /// From the beginning of a row to that of the next.
+    pub stride: usize,
 }
 
 impl<'a> Rows<'a> {
     /// Rows that lie one behind the other.
-    pub(super) fn new(data: &'a [f32], width: usize) -> Self {
+    pub fn new(data: &'a [f32], width: usize) -> Self {
         Self { data, rows: data.len() / width, stride: width }
     }
 }
 
 /// Where a product goes.
-pub(super) struct Out<'a> {
-    pub(super) data: &'a mut [f32],
-    pub(super) stride: usize,
+#[derive(Debug)]
+pub struct Out<'a> {
+    /// The slice; the first row begins with it.
+    pub data: &'a mut [f32],
+    /// From the beginning of a row to that of the next.
+    pub stride: usize,
     /// Adds to what is there, instead of replacing it.
-    pub(super) add: bool,
+    pub add: bool,
 }
 
 /// `out (+)= left · weightsᵀ + bias`, for the rows of `left`.
-pub(super) fn product(
-    left: Rows<'_>,
-    weights: &Packed,
-    bias: Option<&[f32]>,
-    out: Out<'_>,
-    scratch: &mut Scratch,
-) {
+pub fn product(left: Rows<'_>, weights: &Packed, bias: Option<&[f32]>, out: Out<'_>, scratch: &mut Scratch) {
     product_of_panels(left, weights, 0..weights.outputs.div_ceil(PANEL), bias, out, scratch);
 }
 
 /// As [`product`], for the outputs of some panels only, which are the columns of `out` and `bias` then.
-pub(super) fn product_of_panels(
+pub fn product_of_panels(
     left: Rows<'_>,
     weights: &Packed,
     panels: Range<usize>,
@@ -425,18 +446,23 @@ fn pack_rows(left: Rows<'_>, begin: usize, part: usize, packed: &mut Vec<[f32; T
 }
 
 /// Attention of some rows of queries to keys and values, one head after the other.
-pub(super) struct Attention<'a> {
-    pub(super) queries: Rows<'a>,
-    pub(super) keys: Rows<'a>,
-    pub(super) values: Rows<'a>,
+#[derive(Debug)]
+pub struct Attention<'a> {
+    /// A row for each query.
+    pub queries: Rows<'a>,
+    /// A row for each token that is attended to.
+    pub keys: Rows<'a>,
+    /// As many as there are keys.
+    pub values: Rows<'a>,
     /// Width of a head: a head's numbers lie side by side in each row.
-    pub(super) width: usize,
-    pub(super) scale: f32,
+    pub width: usize,
+    /// What scores are multiplied with.
+    pub scale: f32,
 }
 
 impl Attention<'_> {
     /// Writes `softmax(scale · queries · keysᵀ) · values` of one head into that head's columns of `out`.
-    pub(super) fn head(&self, head: usize, out: &mut [f32], stride: usize, scratch: &mut Scratch) {
+    pub fn head(&self, head: usize, out: &mut [f32], stride: usize, scratch: &mut Scratch) {
         let Self { queries, keys, values, width, scale } = *self;
         let first = head * width;
         pack_keys(keys, first, width, &mut scratch.keys);
@@ -504,7 +530,7 @@ fn pack_values(values: Rows<'_>, first: usize, width: usize, packed: &mut Vec<[f
 
 /// Keys and values of one head, packed once and asked by many queries.
 #[derive(Debug)]
-pub(super) struct PackedHead {
+pub struct PackedHead {
     keys: Vec<[f32; PANEL]>,
     values: Vec<[f32; PANEL]>,
     tokens: usize,
@@ -512,7 +538,8 @@ pub(super) struct PackedHead {
 }
 
 impl PackedHead {
-    pub(super) fn new(keys: Rows<'_>, values: Rows<'_>, head: usize, width: usize) -> Self {
+    /// Of the head whose columns begin at `head * width`.
+    pub fn new(keys: Rows<'_>, values: Rows<'_>, head: usize, width: usize) -> Self {
         let mut packed = Self { keys: Vec::new(), values: Vec::new(), tokens: keys.rows, width };
         pack_keys(keys, head * width, width, &mut packed.keys);
         pack_values(values, head * width, width, &mut packed.values);
@@ -520,7 +547,7 @@ impl PackedHead {
     }
 
     /// `softmax(scale · queries · keysᵀ) · values`; `queries` begin at the head's columns, `out` is `rows × width`.
-    pub(super) fn attend(&self, queries: Rows<'_>, scale: f32, out: &mut [f32], scratch: &mut Scratch) {
+    pub fn attend(&self, queries: Rows<'_>, scale: f32, out: &mut [f32], scratch: &mut Scratch) {
         let Scratch { rows, panel, scores, .. } = scratch;
         attend(
             queries,
@@ -535,12 +562,12 @@ impl PackedHead {
 }
 
 /// Tokens on a page of the decoder's own keys and values.
-pub(super) const SLOTS: usize = PANEL;
+pub const SLOTS: usize = PANEL;
 
 /// Attention of one query of one head to the first `tokens` tokens of some pages.
 ///
 /// A page has keys `[query][SLOTS]`, and values `stride` numbers apart.
-pub(super) fn attend_pages<'a>(
+pub fn attend_pages<'a>(
     query: &[f32],
     pages: impl Iterator<Item = (&'a [f32], &'a [f32])> + Clone,
     tokens: usize,
@@ -582,7 +609,7 @@ pub(super) fn attend_pages<'a>(
 }
 
 /// `out += leftᵀ · right`, where both have the same number of rows: `left_columns × right_columns` sums.
-pub(super) fn product_of_columns(
+pub fn product_of_columns(
     left: Rows<'_>,
     left_columns: usize,
     right: Rows<'_>,
@@ -611,7 +638,7 @@ pub(super) fn product_of_columns(
 }
 
 /// Normalises each row to mean 0 and variance 1, then scales and shifts its columns.
-pub(super) fn layer_norm(input: &[f32], scale: &[f32], shift: &[f32], epsilon: f32, out: &mut [f32]) {
+pub fn layer_norm(input: &[f32], scale: &[f32], shift: &[f32], epsilon: f32, out: &mut [f32]) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -626,7 +653,7 @@ pub(super) fn layer_norm(input: &[f32], scale: &[f32], shift: &[f32], epsilon: f
 }
 
 /// As [`layer_norm`], in place.
-pub(super) fn layer_norm_in_place(rows: &mut [f32], scale: &[f32], shift: &[f32], epsilon: f32) {
+pub fn layer_norm_in_place(rows: &mut [f32], scale: &[f32], shift: &[f32], epsilon: f32) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -682,7 +709,7 @@ fn maximum(values: &[f32]) -> f32 {
 }
 
 /// Softmax of each row, after multiplying it by `scale` (more than 0).
-pub(super) fn softmax(rows: &mut [f32], width: usize, scale: f32) {
+pub fn softmax(rows: &mut [f32], width: usize, scale: f32) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -725,7 +752,7 @@ fn exp(x: f32) -> f32 {
 }
 
 /// The exact GELU, `x · Φ(x)`, in place; the error is under 3e-7 of `max(1, |x|)`.
-pub(super) fn gelu(values: &mut [f32]) {
+pub fn gelu(values: &mut [f32]) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -786,17 +813,23 @@ fn depthwise_pixel(neighbours: [&[f32]; 9], weights: &[f32], bias: &[f32], out: 
 }
 
 /// Where the pixels of a channels-last picture lie.
-#[derive(Clone, Copy)]
-pub(super) enum Order {
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
     /// Row after row.
     Rows,
-    /// Window after window, `side × side` pixels each and `across` windows in a row of them.
-    Windows { side: usize, across: usize },
+    /// Window after window.
+    Windows {
+        /// Pixels of a window in a row, and its rows.
+        side: usize,
+        /// Windows in a row of them.
+        across: usize,
+    },
 }
 
 impl Order {
+    /// Which pixel of the slice the one in this row and column of the picture is.
     #[inline(always)]
-    pub(super) fn index(self, row: usize, column: usize, width: usize) -> usize {
+    pub fn index(self, row: usize, column: usize, width: usize) -> usize {
         match self {
             Self::Rows => row * width + column,
             Self::Windows { side, across } => {
@@ -808,21 +841,27 @@ impl Order {
 }
 
 /// A row of a depthwise 3×3 convolution with its residual. What lies outside of the picture counts as zero.
-pub(super) struct Depthwise<'a> {
-    pub(super) input: &'a [f32],
-    pub(super) order: Order,
-    pub(super) width: usize,
-    pub(super) height: usize,
+#[derive(Debug)]
+pub struct Depthwise<'a> {
+    /// The picture, `channels` numbers for each pixel.
+    pub input: &'a [f32],
+    /// Where its pixels lie.
+    pub order: Order,
+    /// Pixels in a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
     /// `[3][3][channels]`
-    pub(super) weights: &'a [f32],
-    pub(super) bias: &'a [f32],
+    pub weights: &'a [f32],
+    /// One for each channel.
+    pub bias: &'a [f32],
     /// As many zeros as there are channels.
-    pub(super) zeros: &'a [f32],
+    pub zeros: &'a [f32],
 }
 
 impl Depthwise<'_> {
     /// Writes one row of the result.
-    pub(super) fn row(&self, row: usize, out: &mut [f32]) {
+    pub fn row(&self, row: usize, out: &mut [f32]) {
         let channels = self.bias.len();
         Arch::new().dispatch(
             #[inline(always)]
@@ -845,7 +884,7 @@ impl Depthwise<'_> {
 }
 
 /// `out += values`, number by number.
-pub(super) fn add(values: &[f32], out: &mut [f32]) {
+pub fn add(values: &[f32], out: &mut [f32]) {
     Arch::new().dispatch(
         #[inline(always)]
         || {
