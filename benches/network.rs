@@ -1,73 +1,99 @@
-//! The network, stage by stage and dtype by dtype, on the demo or on the checkpoint that `FLORENCE2_CHECKPOINT` names.
+//! The network, stage by stage, by backend and dtype: on the demo, or on the checkpoint that `FLORENCE2_CHECKPOINT` names
+//! and the ONNX parts that `FLORENCE2_ONNX` names, where either is given.
 //!
 //! For real sizes `florence2 bench` is quicker; `tools/compare.py` runs it beside PyTorch and ONNX Runtime.
 
+use std::cell::RefCell;
+use std::ffi::OsString;
 use std::hint::black_box;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use florence2::candle::{Candle, Dtype};
+use florence2::tract::{Tract, Variant, Variants};
 use florence2::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
 
 fn network(c: &mut Criterion) {
-    let named = std::env::var_os("FLORENCE2_CHECKPOINT").map(PathBuf::from);
-    let folder = named.unwrap_or_else(|| [env!("CARGO_MANIFEST_DIR"), "demo", "checkpoint"].iter().collect());
-    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
-        let mut model = Candle { dtype, ..Candle::default() }.load(&folder).expect("the checkpoint loads");
-        let (width, height) = (model.spec().image_width, model.spec().image_height);
-        let grey = |index: usize| (index % 251) as f32 / 100.0 - 1.25;
-        let pixels =
-            PixelValues::new(width, height, (0..3 * width * height).map(grey).collect()).expect("its size");
-        let image = model.encode_image(std::slice::from_ref(&pixels)).expect("a picture").remove(0);
-        let ask = [Ask { image: &image, prompt: &[0, 10, 11, 12, 13, 14, 15, 16, 2] }];
-        let mut group = c.benchmark_group(format!("network/{dtype}"));
-        group.sample_size(10);
-        group.bench_function("vision", |b| {
-            b.iter(|| model.encode_image(black_box(std::slice::from_ref(&pixels))));
-        });
-        group.bench_function("prompt", |b| b.iter(|| model.encode_prompt(black_box(&ask))));
-        for rows in [1, 3] {
-            let mut logits = vec![0.0; rows * model.spec().vocabulary_size];
-            let tokens = vec![2; rows];
-            // Twenty steps on a fresh state, which is not measured.
-            group.bench_function(format!("20 steps, {rows} rows"), |b| {
-                let fresh = |model: &mut florence2::CandleModel| {
-                    let mut state = model.encode_prompt(&ask).expect("a prompt");
-                    model.select_rows(&mut state, &vec![0; rows]).expect("its row");
-                    state
-                };
-                let model = std::cell::RefCell::new(&mut model);
-                b.iter_batched(
-                    || fresh(&mut model.borrow_mut()),
-                    |mut state| {
-                        for _ in 0..20 {
-                            let result = model.borrow_mut().decode_step(&mut state, &tokens, &mut logits);
-                            result.expect("a step");
-                        }
-                        state
-                    },
-                    BatchSize::PerIteration,
-                );
-            });
+    let named = |variable: &str| std::env::var_os(variable).filter(|folder| !folder.is_empty());
+    let (checkpoint, onnx) = (named("FLORENCE2_CHECKPOINT"), named("FLORENCE2_ONNX"));
+    let demo = |part: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("demo").join(part);
+    // Figures of the demo beside those of another size would only mislead.
+    let is_demo = checkpoint.is_none() && onnx.is_none();
+    let folder = |named: Option<OsString>, part: &str| {
+        named.map(PathBuf::from).or_else(|| is_demo.then(|| demo(part)))
+    };
+    if let Some(folder) = folder(checkpoint, "checkpoint") {
+        for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+            let mut model =
+                Candle { dtype, ..Candle::default() }.load(&folder).expect("the checkpoint loads");
+            stages(c, &format!("candle {dtype}"), &mut model);
         }
-        for beams in [1, 3] {
-            let config = GenerationConfig {
-                beams,
-                max_new_tokens: Some(20),
-                min_new_tokens: 19,
-                ..GenerationConfig::default()
-            };
-            group.bench_function(format!("caption of 20 tokens, {beams} beams"), |b| {
-                b.iter(|| {
-                    let image =
-                        model.encode_image(std::slice::from_ref(&pixels)).expect("a picture").remove(0);
-                    let ask = [Ask { image: &image, prompt: ask[0].prompt }];
-                    generate(&mut model, &ask, &config, &mut |_| std::ops::ControlFlow::Continue(()))
-                });
-            });
-        }
-        group.finish();
     }
+    if let Some(folder) = folder(onnx, "onnx") {
+        // The demo's parts are stored so. All variants are computed alike.
+        let variant = if is_demo { Variant::Fp16 } else { Variant::Fp32 };
+        let tract = Tract { variants: Variants::all(variant), ..Tract::default() };
+        stages(c, &format!("tract {variant}"), &mut tract.load(&folder).expect("the parts load"));
+    }
+}
+
+fn stages<M: VisionSeq2Seq>(c: &mut Criterion, name: &str, model: &mut M)
+where
+    M::Error: std::fmt::Debug,
+{
+    let (width, height) = (model.spec().image_width, model.spec().image_height);
+    let grey = |index: usize| (index % 251) as f32 / 100.0 - 1.25;
+    let pixels =
+        PixelValues::new(width, height, (0..3 * width * height).map(grey).collect()).expect("its size");
+    let image = model.encode_image(std::slice::from_ref(&pixels)).expect("a picture").remove(0);
+    let ask = [Ask { image: &image, prompt: &[0, 10, 11, 12, 13, 14, 15, 16, 2] }];
+    let mut group = c.benchmark_group(format!("network/{name}"));
+    group.sample_size(10);
+    group.bench_function("vision", |b| {
+        b.iter(|| model.encode_image(black_box(std::slice::from_ref(&pixels))));
+    });
+    group.bench_function("prompt", |b| b.iter(|| model.encode_prompt(black_box(&ask))));
+    for rows in [1, 3] {
+        let mut logits = vec![0.0; rows * model.spec().vocabulary_size];
+        let tokens = vec![2; rows];
+        // Twenty steps on a fresh state, which is not measured.
+        group.bench_function(format!("20 steps, {rows} rows"), |b| {
+            let fresh = |model: &mut M| {
+                let mut state = model.encode_prompt(&ask).expect("a prompt");
+                model.select_rows(&mut state, &vec![0; rows]).expect("its row");
+                state
+            };
+            let model = RefCell::new(&mut *model);
+            b.iter_batched(
+                || fresh(&mut model.borrow_mut()),
+                |mut state| {
+                    for _ in 0..20 {
+                        let result = model.borrow_mut().decode_step(&mut state, &tokens, &mut logits);
+                        result.expect("a step");
+                    }
+                    state
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    for beams in [1, 3] {
+        let config = GenerationConfig {
+            beams,
+            max_new_tokens: Some(20),
+            min_new_tokens: 19,
+            ..GenerationConfig::default()
+        };
+        group.bench_function(format!("caption of 20 tokens, {beams} beams"), |b| {
+            b.iter(|| {
+                let image = model.encode_image(std::slice::from_ref(&pixels)).expect("a picture").remove(0);
+                let ask = [Ask { image: &image, prompt: ask[0].prompt }];
+                generate(model, &ask, &config, &mut |_| ControlFlow::Continue(()))
+            });
+        });
+    }
+    group.finish();
 }
 
 criterion_group!(benches, network);
