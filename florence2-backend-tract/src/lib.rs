@@ -20,6 +20,7 @@
 mod decoder;
 mod error;
 mod folder;
+mod fuse;
 mod graph;
 mod model;
 mod parts;
@@ -30,3 +31,4 @@ mod wire;
 pub use error::{LoadError, RunError, TractError};
 pub use folder::{UnknownVariant, Variant, Variants};
 pub use model::{Image, State, Tract, TractModel};
+pub use plan::Cost;

@@ -14,8 +14,9 @@ use tract_onnx::tract_hir::internal::{IntoTensor, format_err, tvec};
 use crate::decoder::{Decoder, Encoded, Past, slice};
 use crate::error::{LoadError, RunError};
 use crate::folder::{Config, Files, Variants, image_size};
+use crate::graph::Graph;
 use crate::parts::{Parts, positions, ready};
-use crate::plan::{Length, Plan, Shape, floats, ids};
+use crate::plan::{Common, Cost, Length, Plan, Shape, floats, ids};
 
 /// How to load and run a network.
 ///
@@ -68,56 +69,24 @@ impl Tract {
             None => image_size(folder)?,
         };
         let files = Files::find(folder, &self.variants)?;
-        let Parts { mut vision_encoder, mut embed_tokens, mut encoder_model, first, next } =
-            Parts::read(&files)?;
-        let executor = executor(self.threads)?;
-
-        // One after the other, so that only one is in memory beside its plan.
-        ready(&mut embed_tokens)?;
-        let table = embed_tokens.matrix("");
-        let embed = Plan::new(
-            "embed_tokens",
-            embed_tokens,
-            &[ids(&[Length::Known(1), Length::Any("T")])],
-            &executor,
-        )?;
-        let &[_, _, Some(width_of_text)] = embed.output(0)?.as_slice() else {
-            return Err(embed.wrong("its output is not of the shape [1, tokens, width]".to_owned()));
-        };
-        let picture =
-            floats(&[Length::Known(1), Length::Known(3), Length::Known(height), Length::Known(width)]);
-        ready(&mut vision_encoder)?;
-        let vision = Plan::new("vision_encoder", vision_encoder, &[picture], &executor)?;
-        let image_tokens = match *vision.output(0)?.as_slice() {
-            [_, Some(tokens), Some(width)] if width == width_of_text => tokens,
-            ref other => {
-                return Err(vision.wrong(format!(
-                    "its output is of the shape {other:?}, and [1, image tokens, {width_of_text}] is expected"
-                )));
-            }
-        };
-        let sequence = [Length::Known(1), Length::Any("S")];
-        let hidden = [Length::Known(1), Length::Any("S"), Length::Known(width_of_text)];
-        ready(&mut encoder_model)?;
-        let encoder_inputs = encoder_model.inputs();
-        let shapes: Vec<Shape> = encoder_inputs
-            .iter()
-            .map(|name| if name == "attention_mask" { ids(&sequence) } else { floats(&hidden) })
-            .collect();
-        let encoder_positions = positions(&encoder_model);
-        let encoder = Plan::new("encoder_model", encoder_model, &shapes, &executor)?;
-        if !matches!(*encoder.output(0)?.as_slice(), [_, _, Some(width)] if width == width_of_text) {
-            let problem = format!("its output is not of the shape [1, length, {width_of_text}]");
-            return Err(encoder.wrong(problem));
+        let Parts { vision_encoder, embed_tokens, encoder_model, first, next } = Parts::read(&files)?;
+        let common = Common::new(executor(self.threads)?);
+        let picture = [Length::Known(1), Length::Known(3), Length::Known(height), Length::Known(width)];
+        // Two halves of the work, side by side where there are threads. Within one, a graph is let go of before the next is
+        // read.
+        let (vision, text) = both(
+            &common.executor,
+            || vision(vision_encoder, &picture, &common),
+            || Text::new([embed_tokens, encoder_model, first, next], &files, batches, &common),
+        );
+        let (text, (vision, image_tokens, vision_width)) = (text?, vision?);
+        if vision_width != text.width {
+            return Err(vision.wrong(format!(
+                "its output is {vision_width} numbers wide, and the text's embeddings are {}",
+                text.width
+            )));
         }
-
-        let decoder = Decoder::new([first, next], &files.decoder, width_of_text, batches, &executor)?;
-        if let Some(rows) = table.map(|[rows, _]| rows).filter(|&rows| rows < decoder.vocabulary) {
-            let vocabulary = decoder.vocabulary;
-            return Err(
-                embed.wrong(format!("it embeds {rows} tokens, and the decoder gives logits of {vocabulary}"))
-            );
-        }
+        let Text { embed, encoder, encoder_inputs, encoder_positions, decoder, width: width_of_text } = text;
         // The files have the last word: configurations with 1024 for 4096 rows were published.
         let positions = [encoder_positions, decoder.positions];
         let max_positions = positions.into_iter().flatten().min().unwrap_or(config.positions);
@@ -147,7 +116,82 @@ impl Tract {
             encoder,
             encoder_inputs,
             decoder,
+            common,
         })
+    }
+}
+
+/// The vision tower; how many tokens it makes of a picture, and how wide they are.
+fn vision(mut graph: Graph, picture: &[Length], common: &Common) -> Result<(Plan, usize, usize), LoadError> {
+    ready(&mut graph)?;
+    let plan = Plan::new("vision_encoder", graph, &[floats(picture)], common)?;
+    match *plan.output(0)?.as_slice() {
+        [_, Some(tokens), Some(width)] => Ok((plan, tokens, width)),
+        ref other => Err(plan.wrong(format!(
+            "its output is of the shape {other:?}, and [1, image tokens, width of the text] is expected"
+        ))),
+    }
+}
+
+/// What is not the vision tower.
+struct Text {
+    embed: Plan,
+    encoder: Plan,
+    encoder_inputs: Vec<String>,
+    /// How many the file has, where it can be told.
+    encoder_positions: Option<usize>,
+    decoder: Decoder,
+    width: usize,
+}
+
+impl Text {
+    fn new(
+        [mut embed, mut encoder, first, next]: [Graph; 4],
+        files: &Files,
+        batches: bool,
+        common: &Common,
+    ) -> Result<Self, LoadError> {
+        ready(&mut embed)?;
+        let table = embed.matrix("");
+        let tokens = ids(&[Length::Known(1), Length::Any("T")]);
+        let embed = Plan::new("embed_tokens", embed, &[tokens], common)?;
+        let &[_, _, Some(width)] = embed.output(0)?.as_slice() else {
+            return Err(embed.wrong("its output is not of the shape [1, tokens, width]".to_owned()));
+        };
+        let sequence = [Length::Known(1), Length::Any("S")];
+        let hidden = [Length::Known(1), Length::Any("S"), Length::Known(width)];
+        ready(&mut encoder)?;
+        let encoder_inputs = encoder.inputs();
+        let shapes: Vec<Shape> = encoder_inputs
+            .iter()
+            .map(|name| if name == "attention_mask" { ids(&sequence) } else { floats(&hidden) })
+            .collect();
+        let encoder_positions = positions(&encoder);
+        let encoder = Plan::new("encoder_model", encoder, &shapes, common)?;
+        if !matches!(*encoder.output(0)?.as_slice(), [_, _, Some(given)] if given == width) {
+            let problem = format!("its output is not of the shape [1, length, {width}]");
+            return Err(encoder.wrong(problem));
+        }
+        let decoder = Decoder::new([first, next], &files.decoder, width, batches, common)?;
+        if let Some(rows) = table.map(|[rows, _]| rows).filter(|&rows| rows < decoder.vocabulary) {
+            let vocabulary = decoder.vocabulary;
+            return Err(
+                embed.wrong(format!("it embeds {rows} tokens, and the decoder gives logits of {vocabulary}"))
+            );
+        }
+        Ok(Self { embed, encoder, encoder_inputs, encoder_positions, decoder, width })
+    }
+}
+
+/// Does both, at once if there are threads for it.
+fn both<A: Send, B: Send>(
+    executor: &Executor,
+    a: impl FnOnce() -> A + Send,
+    b: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    match executor {
+        Executor::MultiThread(pool) => pool.join(a, b),
+        _ => (a(), b()),
     }
 }
 
@@ -184,6 +228,7 @@ pub struct TractModel {
     encoder: Plan,
     encoder_inputs: Vec<String>,
     decoder: Decoder,
+    common: Common,
 }
 
 /// A picture, encoded.
@@ -241,6 +286,27 @@ impl fmt::Debug for State {
 }
 
 impl TractModel {
+    /// Does something with the network, and says what each operator took of the time, in the order of their runs.
+    ///
+    /// To look at each of them costs time, too: sums are larger than without. It needs a clock, which `wasm32-unknown-unknown`
+    /// has not.
+    ///
+    /// ```no_run
+    /// # use florence2_backend_tract::Tract;
+    /// # use florence2_core::{PixelValues, VisionSeq2Seq};
+    /// # let pixels = PixelValues::new(768, 768, vec![0.0; 3 * 768 * 768])?;
+    /// let mut model = Tract::default().load("Florence-2-base-ft-ONNX".as_ref())?;
+    /// let (image, costs) = model.profile(|model| model.encode_image(&[pixels]));
+    /// let slowest = costs.iter().max_by_key(|cost| cost.time);
+    /// # image?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn profile<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, Vec<Cost>) {
+        self.common.record(true);
+        let result = f(self);
+        (result, self.common.record(false))
+    }
+
     /// Embeds tokens, `[tokens][width]`.
     fn embed(&self, tokens: &[u32]) -> Result<TValue, RunError> {
         let ids: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();

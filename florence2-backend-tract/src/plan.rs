@@ -2,13 +2,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tract_linalg::multithread::Executor;
 use tract_onnx::prelude::*;
+use tract_onnx::tract_core::knobs::KnobScope;
+use tract_onnx::tract_core::plan::eval;
 use tract_onnx::tract_hir::internal::{DimLike, TDim, format_err};
 
 use crate::error::{LoadError, RunError, Source, TractError};
+use crate::fuse::fuse;
 use crate::graph::Graph;
 
 /// A length: known, or a symbol that each run decides.
@@ -32,10 +36,59 @@ pub(crate) fn ids(dims: &[Length]) -> Shape {
     Shape { kind: i64::datum_type(), dims: dims.to_vec() }
 }
 
+/// What an operator took, once.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Cost {
+    /// Which part of the network it belongs to.
+    pub part: &'static str,
+    /// Its kind, as tract names it.
+    pub operator: String,
+    /// Its own name, after what it was in the file.
+    pub name: String,
+    /// Shapes of what it takes.
+    pub shapes: Vec<Vec<usize>>,
+    /// By the clock; several threads may have worked on it.
+    pub time: Duration,
+}
+
+/// What all plans of a network have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    pub(crate) executor: Executor,
+    /// Where costs are written down, while somebody wants them.
+    costs: Arc<Mutex<Option<Vec<Cost>>>>,
+}
+
+impl Common {
+    pub(crate) fn new(executor: Executor) -> Self {
+        Self { executor, costs: Arc::default() }
+    }
+
+    /// Begins to write down costs, or ends it: what was written down so far.
+    pub(crate) fn record(&self, begin: bool) -> Vec<Cost> {
+        let costs = begin.then(Vec::new);
+        // A list is whole whenever it is let go of.
+        let mut held = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *held, costs).unwrap_or_default()
+    }
+
+    fn records(&self) -> bool {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn add(&self, costs: Vec<Cost>) {
+        if let Some(all) = &mut *self.costs.lock().unwrap_or_else(PoisonError::into_inner) {
+            all.extend(costs);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Plan {
     part: &'static str,
     file: PathBuf,
+    common: Common,
     plan: Arc<TypedRunnableModel>,
 }
 
@@ -45,12 +98,12 @@ impl Plan {
         part: &'static str,
         graph: Graph,
         shapes: &[Shape],
-        executor: &Executor,
+        common: &Common,
     ) -> Result<Self, LoadError> {
         let file = graph.file().to_owned();
-        let prepared = caught(|| prepare(graph, shapes, executor));
+        let prepared = caught(|| prepare(graph, shapes, &common.executor));
         match prepared {
-            Ok(plan) => Ok(Self { part, file, plan }),
+            Ok(plan) => Ok(Self { part, file, common: common.clone(), plan }),
             Err(source) => Err(LoadError::Tract { file, source: TractError(source) }),
         }
     }
@@ -69,7 +122,31 @@ impl Plan {
     }
 
     pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, RunError> {
-        caught(|| self.plan.run(inputs)).map_err(|source| self.failed(source))
+        let outputs = if self.common.records() {
+            caught(|| self.run_and_record(inputs))
+        } else {
+            caught(|| self.plan.run(inputs))
+        };
+        outputs.map_err(|source| self.failed(source))
+    }
+
+    fn run_and_record(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let mut costs = Vec::new();
+        let outputs = self.plan.spawn()?.run_plan_with_eval(inputs, |context, state, node, inputs| {
+            let shapes = inputs.iter().map(|input| input.shape().to_vec()).collect();
+            let before = Instant::now();
+            let outputs = eval(context, state, node, inputs);
+            costs.push(Cost {
+                part: self.part,
+                operator: node.op().name().into_owned(),
+                name: node.name.clone(),
+                shapes,
+                time: before.elapsed(),
+            });
+            outputs
+        })?;
+        self.common.add(costs);
+        Ok(outputs)
     }
 
     pub(crate) fn failed(&self, source: Source) -> RunError {
@@ -115,6 +192,10 @@ fn prepare(graph: Graph, shapes: &[Shape], executor: &Executor) -> TractResult<A
         model.set_input_fact(index, InferenceFact::dt_shape(shape.kind, dims))?;
     }
     let options = RunOptions { executor: Some(executor.clone()), ..RunOptions::default() };
-    let model = model.into_typed()?.into_decluttered()?.into_optimized()?;
+    let mut model = model.into_typed()?.into_decluttered()?;
+    fuse(&mut model)?;
+    // Of a stride of four, as the first layer has it, tract's direct convolution takes ten times as long as a product.
+    let scope = KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")])?;
+    let model = scope.enter(|| model.into_optimized())?;
     model.into_runnable_with_options(&options)
 }

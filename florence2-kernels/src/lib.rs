@@ -894,3 +894,219 @@ pub fn add(values: &[f32], out: &mut [f32]) {
         },
     );
 }
+
+/// Of some columns of a matrix, `columns` numbers in a row, the mean and one over the deviation. The columns are those from
+/// `first` on, as many as there is room for.
+///
+/// # Panics
+///
+/// If there are not so many.
+pub fn moments_of_columns(
+    matrix: &[f32],
+    columns: usize,
+    first: usize,
+    epsilon: f32,
+    moments: &mut [[f32; 2]],
+) {
+    /// Columns at a time: their sums stay in the first-level cache.
+    const BLOCK: usize = 512;
+    let count = (matrix.len() / columns) as f32;
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            for (index, moments) in moments.chunks_mut(BLOCK).enumerate() {
+                let begin = first + index * BLOCK;
+                let (mut means, mut squares) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+                let (means, squares) = (&mut means[..moments.len()], &mut squares[..moments.len()]);
+                for row in matrix.chunks_exact(columns) {
+                    for (sum, &x) in means.iter_mut().zip(&row[begin..][..moments.len()]) {
+                        *sum += x;
+                    }
+                }
+                for mean in means.iter_mut() {
+                    *mean /= count;
+                }
+                for row in matrix.chunks_exact(columns) {
+                    let row = row[begin..][..moments.len()].iter().zip(&*means);
+                    for (sum, (&x, &mean)) in squares.iter_mut().zip(row) {
+                        *sum += (x - mean) * (x - mean);
+                    }
+                }
+                for ((moments, &mean), &square) in moments.iter_mut().zip(&*means).zip(&*squares) {
+                    *moments = [mean, 1.0 / (square / count + epsilon).sqrt()];
+                }
+            }
+        },
+    );
+}
+
+/// Normalises the numbers of a row, each by the moments of its column, then scales and shifts them.
+pub fn normalise_row(row: &mut [f32], moments: &[[f32; 2]], scale: f32, shift: f32) {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            for (x, &[mean, inverse]) in row.iter_mut().zip(moments) {
+                *x = (*x - mean) * inverse * scale + shift;
+            }
+        },
+    );
+}
+
+/// Attention of one query, `softmax(scale · keys · query) · values`, to rows that are read as they lie.
+///
+/// # Panics
+///
+/// If there are no keys, or not as many values, or if a row is narrower than the query.
+pub fn attend_rows(
+    query: &[f32],
+    keys: Rows<'_>,
+    values: Rows<'_>,
+    scale: f32,
+    out: &mut [f32],
+    scores: &mut Vec<f32>,
+) {
+    assert!(keys.rows > 0 && keys.rows == values.rows, "{} keys, {} values", keys.rows, values.rows);
+    let width = query.len();
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let (query_body, query_tail) = query.as_chunks::<PANEL>();
+            scores.clear();
+            scores.extend((0..keys.rows).map(
+                #[inline(always)]
+                |token| {
+                    let key = &keys.data[token * keys.stride..][..width];
+                    let (body, tail) = key.as_chunks::<PANEL>();
+                    let mut lanes = [0.0f32; PANEL];
+                    for (key, query) in body.iter().zip(query_body) {
+                        for ((lane, &key), &query) in lanes.iter_mut().zip(key).zip(query) {
+                            *lane += key * query;
+                        }
+                    }
+                    let (low, high) = lanes.split_at(PANEL / 2);
+                    let mut half = [0.0f32; PANEL / 2];
+                    for ((half, &low), &high) in half.iter_mut().zip(low).zip(high) {
+                        *half = low + high;
+                    }
+                    let lanes = half.iter().sum::<f32>();
+                    tail.iter().zip(query_tail).fold(lanes, |sum, (&key, &query)| sum + key * query)
+                },
+            ));
+            let largest = maximum(scores);
+            for score in scores.iter_mut() {
+                *score = exp((*score - largest) * scale);
+            }
+            let inverse = 1.0 / sum(scores, |x| x);
+            for (index, out) in out[..width].chunks_mut(PANEL).enumerate() {
+                let mut sums = [0.0f32; PANEL];
+                let first = index * PANEL;
+                if let Ok(out) = <&mut [f32; PANEL]>::try_from(&mut *out) {
+                    for (token, &weight) in scores.iter().enumerate() {
+                        let value = &values.data[token * values.stride + first..][..PANEL];
+                        for (sum, &value) in sums.iter_mut().zip(value) {
+                            *sum += weight * value;
+                        }
+                    }
+                    for (out, sum) in out.iter_mut().zip(sums) {
+                        *out = sum * inverse;
+                    }
+                } else {
+                    for (token, &weight) in scores.iter().enumerate() {
+                        let value = &values.data[token * values.stride + first..][..out.len()];
+                        for (sum, &value) in sums.iter_mut().zip(value) {
+                            *sum += weight * value;
+                        }
+                    }
+                    for (out, sum) in out.iter_mut().zip(sums) {
+                        *out = sum * inverse;
+                    }
+                }
+            }
+        },
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(seed: u32, count: usize) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (f64::from(state) / f64::from(u32::MAX)) as f32 * 4.0 - 2.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn assert_close(given: &[f32], expected: &[f32]) {
+        assert_eq!(given.len(), expected.len());
+        for (given, expected) in given.iter().zip(expected) {
+            assert!((given - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{given}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn columns_are_normalised_as_rows_are() {
+        for (rows, columns) in [(1, 1), (7, 3), (32, 600), (5, 1025)] {
+            let matrix = noise(3, rows * columns);
+            let (scale, shift) = (noise(4, rows), noise(5, rows));
+            let mut turned: Vec<f32> =
+                (0..columns * rows).map(|at| matrix[at % rows * columns + at / rows]).collect();
+            layer_norm_in_place(&mut turned, &scale, &shift, 1e-5);
+            let mut given = matrix.clone();
+            let mut moments = vec![[0.0; 2]; columns];
+            // In pieces, as threads share it.
+            let half = columns / 2;
+            moments_of_columns(&matrix, columns, 0, 1e-5, &mut moments[..half]);
+            moments_of_columns(&matrix, columns, half, 1e-5, &mut moments[half..]);
+            for (row, (&scale, &shift)) in given.chunks_exact_mut(columns).zip(scale.iter().zip(&shift)) {
+                normalise_row(row, &moments, scale, shift);
+            }
+            let expected: Vec<f32> =
+                (0..rows * columns).map(|at| turned[at % columns * rows + at / columns]).collect();
+            assert_close(&given, &expected);
+        }
+    }
+
+    #[test]
+    fn one_query_attends_as_many_do() {
+        for (tokens, width, stride) in [(1, 16, 16), (5, 3, 7), (77, 40, 40), (33, 64, 128)] {
+            let (keys, values) = (noise(6, tokens * stride), noise(7, tokens * stride));
+            let queries = noise(8, 2 * width);
+            let rows = |data| Rows { data, rows: tokens, stride };
+            let mut expected = vec![0.0; 2 * width];
+            let attention = Attention {
+                queries: Rows::new(&queries, width),
+                keys: rows(&keys),
+                values: rows(&values),
+                width,
+                scale: 0.4,
+            };
+            attention.head(0, &mut expected, width, &mut Scratch::default());
+            let mut given = vec![0.0; 2 * width];
+            for (query, out) in queries.chunks(width).zip(given.chunks_mut(width)) {
+                attend_rows(query, rows(&keys), rows(&values), 0.4, out, &mut Vec::new());
+            }
+            assert_close(&given, &expected);
+            // And as it is written.
+            for (query, out) in queries.chunks(width).zip(given.chunks(width)) {
+                let score = |token: usize| -> f64 {
+                    let key = &keys[token * stride..];
+                    query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * 0.4
+                };
+                let weights: Vec<f64> = (0..tokens).map(|token| score(token).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                let mixed: Vec<f32> = (0..width)
+                    .map(|column| {
+                        let values = (0..tokens).map(|token| f64::from(values[token * stride + column]));
+                        (values.zip(&weights).map(|(v, w)| v * w).sum::<f64>() / total) as f32
+                    })
+                    .collect();
+                assert_close(out, &mixed);
+            }
+        }
+    }
+}
