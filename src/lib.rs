@@ -53,7 +53,6 @@
 
 #[cfg(feature = "demo")]
 mod demo;
-mod file;
 #[cfg(feature = "model")]
 mod florence;
 #[cfg(feature = "overlay")]
@@ -65,7 +64,12 @@ pub mod record;
 #[cfg(feature = "tokenizer")]
 mod tokenizer;
 
-pub use file::FileError;
+pub use florence2_files::{FileError, Substitute};
+
+/// No file beside the weights has so many bytes: tokenizers, the longest of them, have up to 4 million.
+#[cfg(feature = "tokenizer")]
+const LARGEST_FILE: u64 = 64 << 20;
+
 #[cfg(feature = "model")]
 pub use florence::{
     Backend, BackendFromBytes, Error, Florence2, Mismatch, Output, OutputToken, Piece, Seen, Sequence,

@@ -503,7 +503,7 @@ impl<'a> OutputRecord<'a> {
 ///
 /// If it is not JSON, or neither of the two.
 pub fn banned_phrases(json: &str) -> Result<BTreeSet<String>, BannedError> {
-    let json: Value = crate::file::parse(json.as_bytes())?;
+    let json: Value = florence2_files::parse(json.as_bytes())?;
     let list = match &json {
         Value::Array(list) => Some(list),
         Value::Object(map) if map.contains_key("post_processor_config") => {

@@ -35,7 +35,7 @@ pub enum LoadError {
         /// The file.
         file: PathBuf,
         /// What is there, and how to get the file.
-        found: &'static str,
+        found: florence2_files::Substitute,
     },
     /// A JSON file is broken.
     #[error("{} is not the JSON that is expected", file.display())]

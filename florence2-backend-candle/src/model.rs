@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use florence2_core::{Ask, ModelSpec, PixelValues, RequestError, SpecialIds, VisionSeq2Seq};
-use serde::Deserialize;
+use florence2_files::{IMAGE_SIZE, ImageSizeError, image_size};
 
 use crate::config::{CONFIG, NetworkConfig};
 use crate::error::{LoadError, RunError};
@@ -86,9 +86,6 @@ pub struct Candle {
     /// Width and height of the pictures. `None`: what the folder's `preprocessor_config.json` says, or 768×768.
     pub image_size: Option<(usize, usize)>,
 }
-
-/// The size of all published checkpoints.
-const IMAGE_SIZE: (usize, usize) = (768, 768);
 
 impl Candle {
     /// Loads a checkpoint from its folder: `config.json`, and the weights as `model.safetensors`, shards with an index,
@@ -230,25 +227,12 @@ fn read_config(folder: &Path) -> Result<NetworkConfig, LoadError> {
 
 /// Width and height in `preprocessor_config.json`, or those of all published checkpoints if it names none.
 fn preprocessor_size(folder: &Path) -> Result<(usize, usize), LoadError> {
-    #[derive(Deserialize)]
-    struct Preprocessor {
-        size: Option<Size>,
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Size {
-        Sides { width: usize, height: usize },
-        List([usize; 2]),
-        Other(serde_json::Value),
-    }
     let path = folder.join("preprocessor_config.json");
     let Some(json) = json::read_if_there(&path)? else { return Ok(IMAGE_SIZE) };
-    let config: Preprocessor = json::parse(&path, &json)?;
-    match config.size {
-        Some(Size::Sides { width, height } | Size::List([height, width])) => Ok((width, height)),
-        Some(Size::Other(value)) => Err(LoadError::Preprocessor { file: path, value: value.to_string() }),
-        None => Ok(IMAGE_SIZE),
-    }
+    image_size(&json).map_err(|error| match error {
+        ImageSizeError::File(error) => json::failed(&path, error),
+        ImageSizeError::NoSides(value) => LoadError::Preprocessor { file: path, value },
+    })
 }
 
 fn next_id() -> u64 {

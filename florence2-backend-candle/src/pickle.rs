@@ -11,8 +11,6 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use safetensors::tensor::Dtype;
 
-use crate::json;
-
 /// A tensor of the file, in row-major order.
 #[derive(Debug)]
 pub(crate) struct Tensor {
@@ -233,7 +231,7 @@ fn part(
 impl Archive {
     fn open(file: &mut (impl Read + Seek), length: u64) -> Result<Self> {
         let start = part(file, length, 0, length.min(24), "the file")?;
-        if let Some(found) = json::substitute(&start) {
+        if let Some(found) = florence2_files::substitute(&start) {
             return Err(format!("it is {found}").into());
         }
         // A pickle's first opcode; the format of before PyTorch 1.6 is a few pickles and the numbers behind them.

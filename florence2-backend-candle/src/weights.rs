@@ -391,7 +391,7 @@ fn header(path: &Path, file: &mut impl Read, length: u64) -> Result<(u64, Metada
     file.read_exact(&mut size).map_err(io)?;
     let header = u64::from_le_bytes(size);
     // Letters make a number that no header's length is.
-    if let Some(found) = json::substitute(&size).filter(|_| header > LARGEST_HEADER) {
+    if let Some(found) = florence2_files::substitute(&size).filter(|_| header > LARGEST_HEADER) {
         return Err(broken(format!("it is {found}")));
     }
     if header > LARGEST_HEADER || header > length - 8 {

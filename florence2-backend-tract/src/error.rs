@@ -37,6 +37,14 @@ pub enum LoadError {
         #[source]
         source: std::io::Error,
     },
+    /// Something else stands in the place of a file.
+    #[error("{} is {found}", file.display())]
+    Substitute {
+        /// The file.
+        file: PathBuf,
+        /// What is there, and how to get the file.
+        found: florence2_files::Substitute,
+    },
     /// A JSON file is broken.
     #[error("{} is not the JSON that is expected", file.display())]
     Json {
@@ -116,17 +124,18 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The file that is to blame, if it is one.
-    pub fn file(&self) -> Option<&Path> {
+    /// The files that are to blame.
+    pub fn files(&self) -> Vec<&Path> {
         match self {
             Self::Io { path: file, .. }
+            | Self::Substitute { file, .. }
             | Self::Json { file, .. }
             | Self::Config { file, .. }
             | Self::Onnx { file, .. }
             | Self::Names { file, .. }
-            | Self::Tract { file, .. } => Some(file),
-            Self::Operators { files } => files.first().map(|(file, _)| file.as_path()),
-            Self::Parts { .. } | Self::Threads { .. } => None,
+            | Self::Tract { file, .. } => vec![file],
+            Self::Operators { files } => files.iter().map(|(file, _)| file.as_path()).collect(),
+            Self::Parts { .. } | Self::Threads { .. } => Vec::new(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use florence2_core::SpecialIds;
+use florence2_files::{FileError, ImageSizeError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -277,42 +278,34 @@ impl Config {
     }
 }
 
-/// The size of all published checkpoints.
-const IMAGE_SIZE: (usize, usize) = (768, 768);
-
 /// Width and height of the pictures.
 pub(crate) fn image_size(folder: &Path) -> Result<(usize, usize), LoadError> {
-    #[derive(Deserialize)]
-    struct Preprocessor {
-        size: Option<Size>,
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Size {
-        Sides { width: usize, height: usize },
-        List([usize; 2]),
-        Other(serde_json::Value),
-    }
     let file = folder.join("preprocessor_config.json");
-    if !file.exists() {
-        return Ok(IMAGE_SIZE);
-    }
-    match read_json::<Preprocessor>(file.clone())?.size {
-        Some(Size::Sides { width, height }) => Ok((width, height)),
-        Some(Size::List([height, width])) => Ok((width, height)),
-        Some(Size::Other(value)) => Err(LoadError::Config {
-            file,
-            problem: format!("size is {value}, but a width and a height are needed, or `Tract::image_size`"),
+    let text = florence2_files::read_if_there(&file, LARGEST);
+    match text.map_err(|source| LoadError::Io { path: file.clone(), source })? {
+        None => Ok(florence2_files::IMAGE_SIZE),
+        Some(text) => florence2_files::image_size(&text).map_err(|error| match error {
+            ImageSizeError::File(error) => unread(file, error),
+            ImageSizeError::NoSides(_) => {
+                LoadError::Config { file, problem: format!("{error}, or `Tract::image_size`") }
+            }
         }),
-        None => Ok(IMAGE_SIZE),
     }
 }
 
+/// No such file has so many bytes.
+const LARGEST: u64 = 16 << 20;
+
 fn read_json<T: DeserializeOwned>(file: PathBuf) -> Result<T, LoadError> {
-    let text = match std::fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(source) => return Err(LoadError::Io { path: file, source }),
-    };
-    serde_json::from_str(text.trim_start_matches('\u{feff}'))
-        .map_err(|source| LoadError::Json { file, source })
+    match florence2_files::read(&file, LARGEST) {
+        Ok(text) => florence2_files::parse(&text).map_err(|error| unread(file, error)),
+        Err(source) => Err(LoadError::Io { path: file, source }),
+    }
+}
+
+fn unread(file: PathBuf, error: FileError) -> LoadError {
+    match error {
+        FileError::Json(source) => LoadError::Json { file, source },
+        FileError::Substitute(found) => LoadError::Substitute { file, found },
+    }
 }

@@ -41,13 +41,8 @@ impl Graph {
         let length = file.metadata().map_err(io)?.len();
         let mut begin = Vec::new();
         (&mut file).take(64).read_to_end(&mut begin).map_err(io)?;
-        if begin.starts_with(b"version https://git-lfs") {
-            return Err(broken(
-                "it is a pointer of Git LFS; `git lfs pull` fetches the file itself".to_owned(),
-            ));
-        }
-        if begin.trim_ascii_start().starts_with(b"<") {
-            return Err(broken("it is a web page; download the file itself".to_owned()));
+        if let Some(found) = florence2_files::substitute(&begin) {
+            return Err(LoadError::Substitute { file: path.to_owned(), found });
         }
         file.rewind().map_err(io)?;
         let mut model = outline(path, file).map_err(|error| match error.kind() {

@@ -130,12 +130,12 @@ fn files_that_are_no_graphs_say_what_they_are() {
         folder.write(&name, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n");
         let error = folder.error(Variants::default());
         assert!(
-            error.ends_with("it is a pointer of Git LFS; `git lfs pull` fetches the file itself"),
+            error.ends_with("is a pointer of Git LFS; `git lfs pull` fetches the file itself"),
             "{error}"
         );
         folder.write(&name, "<!DOCTYPE html><html></html>");
         let error = folder.error(Variants::default());
-        assert!(error.ends_with("it is a web page; download the file itself"), "{error}");
+        assert!(error.ends_with("is a web page, as a download saves it that was refused or sent elsewhere; download the file again"), "{error}");
     }
 }
 

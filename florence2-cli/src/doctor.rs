@@ -188,7 +188,11 @@ type Examined = (Vec<File<'static>>, Result<Duration, Error>);
 
 #[cfg(feature = "tract")]
 fn examine_tract(model: &Path, tract: florence2::Tract) -> Examined {
-    let mut rows = Vec::new();
+    let mut rows = vec![if model.join(CONFIG).is_file() {
+        File { file: CONFIG, state: State::Ok, what: "token ids and positions".to_owned() }
+    } else {
+        File { file: CONFIG, state: State::Missing, what: "token ids and positions are in it".to_owned() }
+    }];
     match tract.files(model) {
         Ok(found) => {
             for file in found {
@@ -208,13 +212,17 @@ fn examine_tract(model: &Path, tract: florence2::Tract) -> Examined {
     let loaded = florence2::Florence2::load(model, tract);
     if let Err(Error::Load(source)) = &loaded
         && let Some(error) = source.downcast_ref::<florence2::tract::LoadError>()
-        && let Some(broken) = error.file()
     {
-        // The row of the file that is to blame.
-        let name = broken.strip_prefix(model).unwrap_or(broken).display().to_string();
-        let row = rows.iter_mut().find(|row| row.file == "part" && row.what.starts_with(&name));
-        if let Some(row) = row {
-            (row.state, row.what) = (State::Wrong, chain(error));
+        // The rows of the files that are to blame.
+        for broken in error.files() {
+            let name = broken.strip_prefix(model).unwrap_or(broken).display().to_string();
+            let is_its = |row: &&mut File<'_>| {
+                row.state == State::Ok
+                    && (row.file == name || row.file == "part" && row.what.starts_with(&name))
+            };
+            if let Some(row) = rows.iter_mut().find(is_its) {
+                (row.state, row.what) = (State::Wrong, chain(error));
+            }
         }
     }
     (rows, loaded.map(|_| start.elapsed()))

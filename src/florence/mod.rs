@@ -25,7 +25,7 @@ use florence2_core::{
 };
 
 use crate::record::banned_phrases;
-use crate::{Image, Preprocessor, Tokenizer, file};
+use crate::{Image, LARGEST_FILE, Preprocessor, Tokenizer};
 
 pub use backend::{Backend, BackendFromBytes};
 pub use error::{Error, Mismatch};
@@ -461,7 +461,7 @@ fn sides(size: ImageSize) -> (usize, usize) {
 
 fn read_if_there(path: &Path) -> Result<Option<String>, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
-    let bytes = file::read_if_there(path).map_err(failed)?;
+    let bytes = florence2_files::read_if_there(path, LARGEST_FILE).map_err(failed)?;
     let text = bytes.map(String::from_utf8).transpose();
     text.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{Image, PassOrder};
-use crate::{FileError, ImageSize, PixelValues, file};
+use crate::{FileError, ImageSize, PixelValues};
 
 /// Makes of a picture what the network takes: resized, rescaled, normalised.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,7 @@ impl Preprocessor {
     /// If it is not such a file, or asks for what is not done here: cropping, padding, another filter than bicubic, a
     /// size that depends on the picture.
     pub fn from_json(text: &str) -> Result<Self, PreprocessorError> {
-        let keys: Map<String, Value> = file::parse(text.as_bytes())?;
+        let keys: Map<String, Value> = florence2_files::parse(text.as_bytes())?;
         Config(keys).read()
     }
 

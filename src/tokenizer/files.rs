@@ -7,7 +7,7 @@ use serde::de::{Deserializer, IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{HIGHEST_ID, TokenizerError};
-use crate::file;
+use crate::FileError;
 
 /// A byte-level BPE, whatever files it came from.
 pub(super) struct Vocabulary {
@@ -169,7 +169,7 @@ fn merge(text: &str) -> Option<Merge> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(name: &str, json: &'a [u8]) -> Result<T, TokenizerError> {
-    file::parse(json).map_err(|source| TokenizerError::Json { file: name.into(), source })
+    florence2_files::parse(json).map_err(|source| TokenizerError::Json { file: name.into(), source })
 }
 
 pub(super) fn from_json(json: &[u8]) -> Result<Vocabulary, TokenizerError> {
@@ -218,8 +218,10 @@ pub(super) fn from_vocab_and_merges(
     added_tokens: Option<&[u8]>,
 ) -> Result<Vocabulary, TokenizerError> {
     let ids = parse("vocab.json", vocab)?;
-    file::no_substitute(merges)
-        .map_err(|source| TokenizerError::Json { file: "merges.txt".into(), source })?;
+    if let Some(found) = florence2_files::substitute(merges) {
+        let (file, source) = ("merges.txt".into(), FileError::Substitute(found));
+        return Err(TokenizerError::Json { file, source });
+    }
     let mut lines = Vec::new();
     for (at, line) in merges.split(|&byte| byte == b'\n').enumerate() {
         let line = std::str::from_utf8(line).map_err(|_| TokenizerError::MergeLine { line: at + 1 })?;

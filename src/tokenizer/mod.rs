@@ -22,7 +22,7 @@ use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{DecoderWrapper, PostProcessorWrapper, TokenizerImpl};
 
-use crate::{FileError, file};
+use crate::{FileError, LARGEST_FILE};
 
 pub use decoder::TokenDecoder;
 use files::{Added, Vocabulary, byte_of};
@@ -278,7 +278,8 @@ impl Texts {
 }
 
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
-    file::read_if_there(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })
+    florence2_files::read_if_there(path, LARGEST_FILE)
+        .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })
 }
 
 /// Why there is no tokenizer.
