@@ -32,7 +32,7 @@ fn network(c: &mut Criterion) {
     }
     if let Some(folder) = folder(onnx, "onnx") {
         // The demo's parts are stored so. All variants are computed alike.
-        let variant = if is_demo { Variant::Fp16 } else { Variant::Fp32 };
+        let variant = if is_demo { Variant::F16 } else { Variant::F32 };
         let tract = Tract { variants: Variants::all(variant), ..Tract::default() };
         stages(c, &format!("tract {variant}"), &mut tract.load(&folder).expect("the parts load"));
     }

@@ -137,21 +137,29 @@ fn every_variant_gives_the_stored_answers() {
         for line in golden("ask") {
             let (what, prompt) = (line["ask"].as_str().unwrap(), prompt(&line));
             let seen = &seen[line["picture"].as_str().unwrap()];
-            for (key, config) in [("greedy", GenerationConfig { beams: 1, ..config() }), ("beams", config())]
-            {
-                let output = florence.ask(seen, &prompt, &config).unwrap();
+            let [greedy, beams] = [1, config().beams]
+                .map(|beams| florence.ask(seen, &prompt, &GenerationConfig { beams, ..config() }).unwrap());
+            let same = |output: &Output, key: &str| {
                 let ids: Vec<u32> = output.tokens.iter().map(|token| token.id).collect();
-                let same = serde_json::json!(ids) == line[key]["tokens"];
-                if !same {
-                    println!("{variant}: {what}, {key}: smallest margin {}", line["margin"]);
-                }
-                equal += usize::from(same);
-                all += 1;
+                serde_json::json!(ids) == line[key]["tokens"]
+            };
+            // The margin rule: where two tokens were nearly as probable, another one may come of rounded weights.
+            let is_close = line["margin"].as_f64().unwrap() < 1.0;
+            if !same(&greedy, "greedy") {
+                println!("{variant}: {what}, greedy: smallest margin {}", line["margin"]);
+                assert!(is_close, "{variant}: {what}");
             }
+            if !same(&beams, "beams") {
+                println!("{variant}: {what}, beams: score {}, greedily {}", beams.score, greedy.score);
+                // A search ends with as many finished beams as there are beams, and may do so before the best is
+                // finished: which of the improbable ones finish first is a matter of their order, not of a margin.
+                assert!(is_close || beams.score < greedy.score, "{variant}: {what}");
+            }
+            equal += usize::from(same(&greedy, "greedy")) + usize::from(same(&beams, "beams"));
+            all += 2;
         }
         println!("{variant}: {equal} of {all} answers");
-        // Those of 4 bits round the weights by more than some answers' margins.
-        assert!(equal * 100 >= all * 95, "{variant}: {equal} of {all}");
+        assert!(all - equal <= 2, "{variant}: {equal} of {all}");
     }
 }
 

@@ -290,7 +290,7 @@ impl Attend {
             scores = model.node(input.node);
         }
         // The kernel looks for the largest score before it scales.
-        if !is_plain || !(scale > 0.0 && scale.is_finite()) {
+        if !(is_plain && scale > 0.0 && scale.is_finite()) {
             return None;
         }
         // Nothing else may want the scores: they do not come to be.
@@ -311,11 +311,8 @@ impl Attend {
         let of = |role: &Role| if keys_are_a { (role.b, role.a) } else { (role.a, role.b) };
         let weights_are_a = second.inputs[0].node == node.id;
         let of_second = |role: &Role| if weights_are_a { (role.a, role.b) } else { (role.b, role.a) };
-        let (queries, keys) = match scores.inputs.as_slice() {
-            &[a, b] if keys_are_a => (b, a),
-            &[a, b] => (a, b),
-            _ => return None,
-        };
+        let &[a, b] = scores.inputs.as_slice() else { return None };
+        let (queries, keys) = if keys_are_a { (b, a) } else { (a, b) };
         let values = second.inputs[usize::from(weights_are_a)];
         let shape = |outlet: OutletId| Some(&model.outlet_fact(outlet).ok()?.shape);
         let (query_shape, key_shape, value_shape) = (shape(queries)?, shape(keys)?, shape(values)?);
@@ -515,6 +512,14 @@ impl EvalOp for Attend {
             self.values.strides(shapes[2])?,
         ];
         ensure!(key_at.rows == value_at.rows, "{} keys, {} values", key_at.rows, value_at.rows);
+        for (view, shape) in [(&self.queries, shapes[0]), (&self.keys, shapes[1]), (&self.values, shapes[2])]
+        {
+            let fits = view.batch.iter().zip(&self.out.batch).all(|(&own, &out)| {
+                let (own, out) = (own.map(|axis| shape[axis]), out.map(|axis| out_shape[axis]));
+                own.is_none_or(|own| own == 1 || Some(own) == out)
+            });
+            ensure!(fits && shape.last() == Some(&width), "{shape:?} does not go with {out_shape:?}");
+        }
         if all == 0 || key_at.rows == 0 {
             return Ok(tvec!(out.into_tvalue()));
         }

@@ -286,6 +286,13 @@ impl fmt::Debug for State {
 }
 
 impl TractModel {
+    /// Whether the rows of an ask run together, as beams do: so unless an exporter has wired them in a way that tract cannot
+    /// follow. Then they run one after the other, which gives the same.
+    #[must_use]
+    pub fn batches(&self) -> bool {
+        self.decoder.batches
+    }
+
     /// Does something with the network, and says what each operator took of the time, in the order of their runs.
     ///
     /// To look at each of them costs time, too: sums are larger than without. It needs a clock, which `wasm32-unknown-unknown`

@@ -1,6 +1,7 @@
 //! The laws of `florence2_core::dev::conformance`, on the demo's ONNX parts.
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -57,4 +58,30 @@ fn results_do_not_depend_on_the_number_of_threads() {
     for threads in [2, 3, 8] {
         assert!(run(threads) == one, "{threads} threads");
     }
+}
+
+/// Should a new version of tract leave graphs in another form, they would only be slower.
+#[test]
+fn norms_and_attention_are_one_operator_each() {
+    let mut model = load(1);
+    assert!(model.batches());
+    let (result, costs) = model.profile(|model| {
+        let images = model.encode_image(&[picture(0, 192, 192)])?;
+        let mut state = model.encode_prompt(&[Ask { image: &images[0], prompt: &[0, 5, 2] }])?;
+        model.decode_step(&mut state, &[2], &mut vec![0.0; model.spec().vocabulary_size])
+    });
+    result.unwrap();
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for cost in &costs {
+        *counts.entry((cost.part, &cost.operator)).or_default() += 1;
+    }
+    let count = |part, operator| counts.get(&(part, operator)).copied().unwrap_or_default();
+    let of = |part| [count(part, "LayerNorm"), count(part, "Attend"), count(part, "Softmax")];
+    // Of the 10 blocks of 5 pairs, those of channels attend along an axis for which there is no kernel.
+    assert_eq!(of("vision_encoder"), [25, 5, 5]);
+    assert_eq!(of("encoder_model"), [5, 2, 0]);
+    assert_eq!(of("decoder_with_past_model"), [7, 4, 0]);
+    assert!(costs.iter().all(|cost| cost.operator != "RmsNorm"));
+    // Nothing is written down when nobody asks.
+    assert!(model.profile(|_| ()).1.is_empty());
 }
