@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use florence2::candle::{Candle, Dtype};
-use florence2::tract::{Tract, Variant, Variants};
+use florence2::tract::Tract;
 use florence2::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
 
 fn network(c: &mut Criterion) {
@@ -31,10 +31,8 @@ fn network(c: &mut Criterion) {
         }
     }
     if let Some(folder) = folder(onnx, "onnx") {
-        // The demo's parts are stored so. All variants are computed alike.
-        let variant = if is_demo { Variant::F16 } else { Variant::F32 };
-        let tract = Tract { variants: Variants::all(variant), ..Tract::default() };
-        stages(c, &format!("tract {variant}"), &mut tract.load(&folder).expect("the parts load"));
+        // All variants are computed alike.
+        stages(c, "tract", &mut Tract::default().load(&folder).expect("the parts load"));
     }
 }
 

@@ -134,11 +134,11 @@ class Onnx:
     def __init__(self, args, dtype):
         import numpy as np
         import onnxruntime
-        from onnx_parts import Parts
+        from onnx_parts import Parts, home
 
         self.np = np
         self.version = f"onnxruntime {onnxruntime.__version__}"
-        self.load_ms, self.parts = timed(lambda: Parts(args.onnx, threads=args.threads))
+        self.load_ms, self.parts = timed(lambda: Parts(home(args.onnx), threads=args.threads))
         self.pixels, self.prompt = question(args.model)
 
     def vision(self):
@@ -289,7 +289,8 @@ def main():
 
         if not (home(args.onnx) / "vision_encoder.onnx").exists():
             # In a process of its own: its memory must be free again.
-            exporter = [sys.executable, ROOT / "tools/export_onnx.py", args.model, args.onnx, "--flat"]
+            exporter = [sys.executable, ROOT / "tools/export_onnx.py", args.model, args.onnx]
+            exporter += [] if (args.onnx / "onnx").is_dir() else ["--flat"]
             subprocess.run(exporter, check=True, stdout=sys.stderr)
         engines.append(("onnxruntime", "f32"))
     runners = [Python(args, *engine) for engine in engines]

@@ -1,7 +1,6 @@
 """The parts of the hub's ONNX export of Florence-2: their names, and the network run from them on ONNX Runtime."""
 
 import numpy as np
-import onnxruntime
 
 PARTS = ["vision_encoder", "embed_tokens", "encoder_model", "decoder_model", "decoder_with_past_model"]
 MERGED = "decoder_model_merged"
@@ -13,15 +12,16 @@ def cache_names(prefix, layers, kinds=("decoder", "encoder")):
 
 
 def home(folder):
-    """Where the parts of a folder lie: in its `onnx`, as on the hub, or beside its other files."""
-    return next((place for place in (folder / "onnx", folder) if any(place.glob("vision_encoder*.onnx"))), folder)
+    """Where the parts of a folder lie: in its `onnx` if there is one, as on the hub, or beside its other files."""
+    return folder / "onnx" if (folder / "onnx").is_dir() else folder
 
 
 class Parts:
     """The parts in a folder; the decoder is the merged one if its name is in `names`."""
 
     def __init__(self, folder, suffix="", threads=0, names=PARTS):
-        folder = home(folder)
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3

@@ -9,7 +9,7 @@ use crate::error::{LoadError, RunError, Source};
 use crate::folder::DecoderFiles;
 use crate::graph::Graph;
 use crate::parts::{PAST, names, next, place, positions, ready};
-use crate::plan::{Common, Length, Plan, Shape, floats, ids};
+use crate::plan::{Context, Length, Plan, Shape, floats, ids};
 
 const FIRST: &str = "decoder_model";
 const NEXT: &str = "decoder_with_past_model";
@@ -52,7 +52,7 @@ impl Decoder {
         files: &DecoderFiles,
         width: usize,
         batches: bool,
-        common: &Common,
+        context: &Context,
     ) -> Result<Self, LoadError> {
         ready(&mut first)?;
         let outputs = first.outputs();
@@ -66,7 +66,7 @@ impl Decoder {
             return Err(names(&first, FIRST, format!("needs {other} for the cross-attention's keys")));
         }
         let hidden = floats(&[Length::Known(1), Length::Any("S"), Length::Known(width)]);
-        let cross = Plan::new(FIRST, first, &[hidden], common)?;
+        let cross = Plan::new(FIRST, first, &[hidden], context)?;
         let [heads, head] = heads_of(&cross, 0..cross_order.len())?;
 
         ready(&mut step)?;
@@ -76,11 +76,11 @@ impl Decoder {
         let shapes = |rows| step_shapes(&inputs, rows, [width, heads, head]);
         // Where an exporter has wired the rows so that tract cannot follow their number: one by one.
         let rows = if batches { Length::Any("B") } else { Length::Known(1) };
-        let (step, batches) = match Plan::new(NEXT, step, &shapes(rows), common) {
+        let (step, batches) = match Plan::new(NEXT, step, &shapes(rows), context) {
             Err(LoadError::Tract { .. }) if batches => {
                 let mut graph = next(files)?;
                 ready(&mut graph)?;
-                (Plan::new(NEXT, graph, &shapes(Length::Known(1)), common)?, false)
+                (Plan::new(NEXT, graph, &shapes(Length::Known(1)), context)?, false)
             }
             plan => (plan?, batches),
         };
@@ -325,7 +325,8 @@ mod tests {
         for graph in &mut graphs {
             assert_eq!(graph.unknown_operators(), Vec::<String>::new());
         }
-        let decoder = Decoder::new(graphs, files, width, true, &Common::new(Executor::SingleThread)).unwrap();
+        let decoder =
+            Decoder::new(graphs, files, width, true, &Context::new(Executor::SingleThread)).unwrap();
         assert!(decoder.batches, "masks have stayed in {files:?}");
         assert_eq!((decoder.positions, decoder.vocabulary), (Some(64), 120));
         let hidden = Tensor::from_shape(&[1, hidden.len() / width, width], &hidden).unwrap();
@@ -372,7 +373,7 @@ mod tests {
             ready(&mut graph).unwrap();
             let shapes: Vec<Shape> = graph.inputs().iter().map(|name| shape(name)).collect();
             assert_eq!(shapes.len(), 1, "masks have stayed");
-            Plan::new(part, graph, &shapes, &Common::new(Executor::SingleThread)).unwrap()
+            Plan::new(part, graph, &shapes, &Context::new(Executor::SingleThread)).unwrap()
         };
         let embed = plan("embed_tokens", |_| ids(&[Length::Known(1), Length::Any("T")]));
         let all: Vec<i64> = (0..120).collect();

@@ -18,19 +18,24 @@ use tract_onnx::tract_hir::internal::{
     op_out_of_plan, tvec,
 };
 
+use crate::plan::caught;
+
 /// Replaces what is found.
 pub(crate) fn fuse(model: &mut TypedModel) -> TractResult<()> {
     // Nodes are only ever added: those that are there keep their numbers.
     for id in 0..model.nodes().len() {
         let node = model.node(id);
-        let patch = if node.op_is::<RmsNorm>() {
-            LayerNorm::find(model, node)?
-        } else if node.op_is::<Softmax>() {
-            Attend::find(model, node)?
-        } else {
-            None
-        };
-        if let Some(patch) = patch {
+        // What is odd enough to be an error here is not what is looked for, and left to tract.
+        let found = caught(|| {
+            if node.op_is::<RmsNorm>() {
+                LayerNorm::find(model, node)
+            } else if node.op_is::<Softmax>() {
+                Sdpa::find(model, node)
+            } else {
+                Ok(None)
+            }
+        });
+        if let Ok(Some(patch)) = found {
             patch.apply(model)?;
         }
     }
@@ -51,7 +56,7 @@ fn successor<'a>(model: &'a TypedModel, node: &TypedNode) -> Option<&'a TypedNod
 }
 
 fn is_binary<T: tract_onnx::tract_core::ops::binary::BinMiniOp>(node: &TypedNode) -> bool {
-    node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<T>())
+    node.op_as::<TypedBinOp>().is_some_and(|op| op.0.is::<T>() && op.1.is_none())
 }
 
 /// Of an operator with two inputs, one of which is known: the other, and what is known.
@@ -169,7 +174,7 @@ impl EvalOp for LayerNorm {
         let length = self.scale.len();
         let shape = tensor.shape();
         ensure!(shape.get(self.axis) == Some(&length), "{shape:?} is not {length} long along {}", self.axis);
-        let inner: usize = shape[self.axis + 1..].iter().product();
+        let (inner, rank): (usize, usize) = (shape[self.axis + 1..].iter().product(), shape.len());
         let (scale, shift) = (numbers(&self.scale), numbers(&self.shift));
         let (Some(scale), Some(shift)) = (scale, shift) else { return Err(format_err!("no numbers")) };
         let epsilon = self.epsilon.get();
@@ -179,7 +184,8 @@ impl EvalOp for LayerNorm {
         if all == 0 {
             return Ok(tvec!(tensor.into_tvalue()));
         }
-        if inner == 1 {
+        // By the axis, not by the lengths, which may be the rows of a batch: sums are of another order below.
+        if self.axis + 1 == rank {
             par_chunks_mut(data, length, all, |_, rows| {
                 kernels::layer_norm_in_place(rows, scale, shift, epsilon);
                 Ok(())
@@ -226,14 +232,15 @@ struct View {
 
 /// `softmax(scale · queries · keysᵀ) · values` over a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Attend {
+struct Sdpa {
     queries: View,
     keys: View,
     values: View,
     out: View,
-    /// Shape of an operand, by which of the three it is, that the output's fact is made of: for each axis of the output
-    /// the operand and its axis.
+    /// Where the length of each axis of the output comes from: which of the three operands, and its axis.
     shape: TVec<(usize, usize)>,
+    /// Whether there are so few queries that keys are read as they lie.
+    few: bool,
     scale: Bits,
 }
 
@@ -246,7 +253,8 @@ struct Role {
 
 /// The axes of a product of two.
 fn roles(product: &EinSum) -> Option<Vec<Role>> {
-    if product.axes.input_count() != 2 || product.q_params.is_some() {
+    let is_plain = product.q_params.is_none() && product.operating_dt == f32::datum_type();
+    if product.axes.input_count() != 2 || !is_plain {
         return None;
     }
     let place = |places: &[usize]| match places {
@@ -262,7 +270,7 @@ fn roles(product: &EinSum) -> Option<Vec<Role>> {
     .collect()
 }
 
-impl Attend {
+impl Sdpa {
     fn find(model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
         let Some((attend, inputs, last)) = Self::match_at(model, node) else { return Ok(None) };
         let mut patch = TypedModelPatch::default();
@@ -314,7 +322,10 @@ impl Attend {
         let &[a, b] = scores.inputs.as_slice() else { return None };
         let (queries, keys) = if keys_are_a { (b, a) } else { (a, b) };
         let values = second.inputs[usize::from(weights_are_a)];
-        let shape = |outlet: OutletId| Some(&model.outlet_fact(outlet).ok()?.shape);
+        let shape = |outlet: OutletId| {
+            let fact = model.outlet_fact(outlet).ok()?;
+            (fact.datum_type == f32::datum_type()).then_some(&fact.shape)
+        };
         let (query_shape, key_shape, value_shape) = (shape(queries)?, shape(keys)?, shape(values)?);
         let is_one = |shape: &[TDim], axis: Option<usize>| {
             axis.is_none_or(|axis| shape[axis].to_usize().is_ok_and(|length| length == 1))
@@ -326,6 +337,7 @@ impl Attend {
             values: View { batch: tvec!(), rows: None, part: None },
             out: View { batch: tvec!(), rows: None, part: None },
             shape: tvec!(),
+            few: false,
             scale: Bits::new(scale),
         };
         // Where the axes of the scores are in the output, and who has them.
@@ -348,6 +360,10 @@ impl Attend {
                     }
                     found.keys.rows = Some(key);
                     found.values.rows = Some(value?);
+                    // A product would take one value for all keys.
+                    if key_shape[key] != value_shape[value?] {
+                        return None;
+                    }
                 }
                 // Rows of queries, or of a batch.
                 ((Some(query), key), Some(score)) => {
@@ -394,6 +410,13 @@ impl Attend {
             return None;
         }
         found.shape = out_shape.into_iter().collect::<Option<_>>()?;
+        if found.shape.last() != Some(&(2, value_shape.len() - 1)) {
+            return None;
+        }
+        // By what is known of their number: one that each run decides may be the rows of a batch, whose results do not depend
+        // on how many there are.
+        found.few =
+            found.queries.rows.is_none_or(|axis| query_shape[axis].to_usize().is_ok_and(|rows| rows <= FEW));
         // Queries may be of one row for all of a batch, which is of another shape then.
         let out = found.out_shape([query_shape, key_shape, value_shape]);
         if out.as_slice() != &**shape(second.id.into())? {
@@ -401,7 +424,7 @@ impl Attend {
         }
         let mut inputs = [queries, keys, values];
         for (input, view) in inputs.iter_mut().zip([&mut found.queries, &mut found.keys, &mut found.values]) {
-            view.look_through(model, input);
+            view.fold_slice(model, input);
         }
         // Axes that are taken from a shape must not be those that were cut.
         let cut = [found.queries.part, found.keys.part, found.values.part];
@@ -419,14 +442,15 @@ impl Attend {
 
 impl View {
     /// Takes a part of a tensor where it lies, instead of its copy.
-    fn look_through(&mut self, model: &TypedModel, outlet: &mut OutletId) {
+    fn fold_slice(&mut self, model: &TypedModel, outlet: &mut OutletId) {
         let node = model.node(outlet.node);
         let Some(slice) = node.op_as::<Slice>() else { return };
         let (Ok(start), Some(&input)) = (slice.start.to_usize(), node.inputs.first()) else { return };
         // Only of one place: lengths are then those of axes that are not cut.
         let one = |end: &TDim| end.to_usize().is_ok_and(|end| end == start + 1);
         let is_batch = self.batch.contains(&Some(slice.axis)) || self.rows == Some(slice.axis);
-        if one(&slice.end) && !is_batch {
+        let is_width = model.outlet_fact(input).map_or(true, |fact| slice.axis + 1 == fact.rank());
+        if one(&slice.end) && !is_batch && !is_width {
             self.part = Some((slice.axis, start));
             *outlet = input;
         }
@@ -483,9 +507,9 @@ fn strides(shape: &[usize]) -> TVec<usize> {
     strides
 }
 
-impl Op for Attend {
+impl Op for Sdpa {
     fn name(&self) -> StaticName {
-        "Attend".into()
+        "ScaledDotProductAttention".into()
     }
 
     op_as_typed_op!();
@@ -494,7 +518,7 @@ impl Op for Attend {
 /// Queries up to which keys are read as they lie: to pack them pays only with more.
 const FEW: usize = 3;
 
-impl EvalOp for Attend {
+impl EvalOp for Sdpa {
     op_out_of_plan!();
 
     fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
@@ -529,7 +553,8 @@ impl EvalOp for Attend {
         });
         let [queries, keys, values] = numbers;
         let (queries, keys, values) = (queries?, keys?, values?);
-        // Threads share the batch along the axes that come first in the output: what one writes lies together.
+        // Threads share the batch along the axes that come first in the output: what one writes lies together. Where rows
+        // come first there is one window, and little to do.
         let is_batch = |axis: usize| self.out.batch.contains(&Some(axis));
         let shared = (0..out_shape.len()).take_while(|&axis| is_batch(axis)).count();
         let piece: usize = out_shape[shared..].iter().product();
@@ -564,15 +589,15 @@ impl EvalOp for Attend {
                     let keys = key_at.rows(keys, &place, width);
                     let values = value_at.rows(values, &place, width);
                     let out = &mut piece[offset..];
-                    if queries.rows > FEW {
-                        let attention = Attention { queries, keys, values, width, scale };
-                        attention.head(0, out, out_row, &mut scratch);
-                    } else {
+                    if self.few {
                         for row in 0..queries.rows {
                             let query = &queries.data[row * queries.stride..][..width];
                             let out = &mut out[row * out_row..][..width];
                             kernels::attend_rows(query, keys, values, scale, out, &mut scores);
                         }
+                    } else {
+                        let attention = Attention { queries, keys, values, width, scale };
+                        attention.head(0, out, out_row, &mut scratch);
                     }
                 }
             }
@@ -585,7 +610,7 @@ impl EvalOp for Attend {
     }
 }
 
-impl TypedOp for Attend {
+impl TypedOp for Sdpa {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         let &[queries, keys, values] = inputs else { return Err(format_err!("it takes three inputs")) };
         let shape = self.out_shape([&queries.shape, &keys.shape, &values.shape]);
@@ -607,6 +632,7 @@ fn one(inputs: TVec<TValue>) -> TractResult<TValue> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 mod tests {
+    use tract_linalg::multithread::Executor;
     use tract_onnx::tract_hir::internal::AxesMapping;
 
     use super::*;
@@ -741,7 +767,7 @@ mod tests {
 
         fn found(&self) -> usize {
             let (model, inputs) = self.model();
-            check(model, &inputs, "Attend")
+            check(model, &inputs, "ScaledDotProductAttention")
         }
     }
 
@@ -790,6 +816,71 @@ mod tests {
         }
     }
 
+    /// Rows of a batch may be the queries of one head: what one comes to does not depend on how many there are, nor do
+    /// threads matter.
+    #[test]
+    fn rows_do_not_depend_on_their_number_nor_on_threads() {
+        let mut model = TypedModel::default();
+        let (rows, length): (TDim, TDim) = (model.sym("B").into(), model.sym("S").into());
+        let queries = [rows, 3.to_dim(), 40.to_dim()];
+        let looked_up = [3.to_dim(), length, 40.to_dim()];
+        let mut wires: TVec<OutletId> = tvec!();
+        for (name, shape) in [("q", &queries), ("k", &looked_up), ("v", &looked_up)] {
+            wires.push(model.add_source(name, f32::fact(shape)).unwrap());
+        }
+        let product = |text: &str| EinSum::new(text.parse::<AxesMapping>().unwrap(), f32::datum_type());
+        let scores = model.wire_node("scores", product("abk,bnk->ban"), &wires[..2]).unwrap();
+        let softmax = Softmax { axes: tvec![2], ..Softmax::default() };
+        let weights = model.wire_node("softmax", softmax, &scores).unwrap();
+        let out = model.wire_node("out", product("bak,bkn->ban"), &[weights[0], wires[2]]).unwrap();
+        model.select_output_outlets(&out).unwrap();
+        fuse(&mut model).unwrap();
+        assert_eq!(count(&model, "ScaledDotProductAttention"), 1);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+        let executors = [Executor::SingleThread, Executor::MultiThread(Arc::new(pool))];
+        let plans = executors.map(|executor| {
+            let options = RunOptions { executor: Some(executor), ..RunOptions::default() };
+            model.clone().into_runnable_with_options(&options).unwrap()
+        });
+        // Enough for tract to ask threads.
+        let looked_up = [noise(2, &[3, 700, 40]), noise(3, &[3, 700, 40])];
+        let all = noise(1, &[8, 3, 40]);
+        let mut expected = None;
+        for rows in [8, 4, 3, 1] {
+            let queries = all.slice(0, 0, rows).unwrap();
+            for plan in &plans {
+                let inputs = [&queries, &looked_up[0], &looked_up[1]];
+                let inputs = inputs.into_iter().map(|tensor| tensor.clone().into_tvalue()).collect();
+                let given = plan.run(inputs).unwrap().remove(0).into_tensor();
+                let expected = expected.get_or_insert_with(|| given.clone()).slice(1, 0, rows).unwrap();
+                assert_eq!(given, expected, "{rows} rows");
+            }
+        }
+        // Nothing to look at yet, or nobody to look.
+        for (rows, length) in [(2, 0), (0, 5)] {
+            let tensors = [&[rows, 3, 40], &[3, length, 40], &[3, length, 40]].map(|shape| noise(1, shape));
+            let given = plans[0].run(tensors.into_iter().map(Tensor::into_tvalue).collect()).unwrap();
+            assert_eq!(given[0].shape(), &[3, rows, 40]);
+        }
+    }
+
+    #[test]
+    fn norms_do_not_depend_on_threads() {
+        for axis in [1, 2] {
+            let shape = [2, 70, 900];
+            let mut model = layer_norm(&shape, axis, axis, 1.0 / shape[axis] as f32, axis);
+            fuse(&mut model).unwrap();
+            assert_eq!(count(&model, "LayerNorm"), 1);
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+            let given = [Executor::SingleThread, Executor::MultiThread(Arc::new(pool))].map(|executor| {
+                let options = RunOptions { executor: Some(executor), ..RunOptions::default() };
+                let plan = model.clone().into_runnable_with_options(&options).unwrap();
+                plan.run(tvec!(noise(5, &shape).into_tvalue())).unwrap().remove(0).into_tensor()
+            });
+            assert_eq!(given[0], given[1]);
+        }
+    }
+
     #[test]
     fn what_is_like_attention_and_is_none_stays() {
         let shapes: [&[usize]; 3] = [&[2, 3, 9, 16], &[2, 3, 31, 16], &[2, 3, 31, 16]];
@@ -804,6 +895,13 @@ mod tests {
             },
             // The largest score is the smallest after scaling.
             Case { products: plain, shapes, cut: None, scale: Some(-0.5) },
+            // Values without a width.
+            Case {
+                products: ["abmk,abnk->abmn", "abmn,abn->abm"],
+                shapes: [&[2, 3, 9, 16], &[2, 3, 16, 16], &[2, 3, 16]],
+                cut: None,
+                scale: None,
+            },
             // Values that are wider than keys.
             Case { products: plain, shapes: [shapes[0], shapes[1], &[2, 3, 31, 20]], cut: None, scale: None },
         ];
@@ -816,7 +914,15 @@ mod tests {
         let scores = model.node_by_name("scores").unwrap().id;
         let out = model.output_outlets().unwrap()[0];
         model.select_output_outlets(&[out, scores.into()]).unwrap();
-        assert_eq!(check(model, &inputs, "Attend"), 0);
+        assert_eq!(check(model, &inputs, "ScaledDotProductAttention"), 0);
+        // Or what becomes of them.
+        let (mut model, inputs) = case.model();
+        let weights = model.node_by_name("softmax").unwrap().id;
+        let other = model
+            .wire_node("other", TypedBinOp(Box::new(Add), None), &[weights.into(), weights.into()])
+            .unwrap();
+        model.select_output_outlets(&[model.output_outlets().unwrap()[0], other[0]]).unwrap();
+        assert_eq!(check(model, &inputs, "ScaledDotProductAttention"), 0);
         assert_eq!(case.found(), 1);
     }
 }

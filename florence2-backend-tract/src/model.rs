@@ -16,7 +16,7 @@ use crate::error::{LoadError, RunError};
 use crate::folder::{Config, Files, Variants, image_size};
 use crate::graph::Graph;
 use crate::parts::{Parts, positions, ready};
-use crate::plan::{Common, Cost, Length, Plan, Shape, floats, ids};
+use crate::plan::{Context, Cost, Length, Plan, Shape, floats, ids};
 
 /// How to load and run a network.
 ///
@@ -70,14 +70,14 @@ impl Tract {
         };
         let files = Files::find(folder, &self.variants)?;
         let Parts { vision_encoder, embed_tokens, encoder_model, first, next } = Parts::read(&files)?;
-        let common = Common::new(executor(self.threads)?);
+        let context = Context::new(executor(self.threads)?);
         let picture = [Length::Known(1), Length::Known(3), Length::Known(height), Length::Known(width)];
         // Two halves of the work, side by side where there are threads. Within one, a graph is let go of before the next is
         // read.
         let (vision, text) = both(
-            &common.executor,
-            || vision(vision_encoder, &picture, &common),
-            || Text::new([embed_tokens, encoder_model, first, next], &files, batches, &common),
+            &context.executor,
+            || vision(vision_encoder, &picture, &context),
+            || Text::new([embed_tokens, encoder_model, first, next], &files, batches, &context),
         );
         let (text, (vision, image_tokens, vision_width)) = (text?, vision?);
         if vision_width != text.width {
@@ -116,15 +116,19 @@ impl Tract {
             encoder,
             encoder_inputs,
             decoder,
-            common,
+            context,
         })
     }
 }
 
 /// The vision tower; how many tokens it makes of a picture, and how wide they are.
-fn vision(mut graph: Graph, picture: &[Length], common: &Common) -> Result<(Plan, usize, usize), LoadError> {
+fn vision(
+    mut graph: Graph,
+    picture: &[Length],
+    context: &Context,
+) -> Result<(Plan, usize, usize), LoadError> {
     ready(&mut graph)?;
-    let plan = Plan::new("vision_encoder", graph, &[floats(picture)], common)?;
+    let plan = Plan::new("vision_encoder", graph, &[floats(picture)], context)?;
     match *plan.output(0)?.as_slice() {
         [_, Some(tokens), Some(width)] => Ok((plan, tokens, width)),
         ref other => Err(plan.wrong(format!(
@@ -149,12 +153,12 @@ impl Text {
         [mut embed, mut encoder, first, next]: [Graph; 4],
         files: &Files,
         batches: bool,
-        common: &Common,
+        context: &Context,
     ) -> Result<Self, LoadError> {
         ready(&mut embed)?;
         let table = embed.matrix("");
         let tokens = ids(&[Length::Known(1), Length::Any("T")]);
-        let embed = Plan::new("embed_tokens", embed, &[tokens], common)?;
+        let embed = Plan::new("embed_tokens", embed, &[tokens], context)?;
         let &[_, _, Some(width)] = embed.output(0)?.as_slice() else {
             return Err(embed.wrong("its output is not of the shape [1, tokens, width]".to_owned()));
         };
@@ -167,12 +171,12 @@ impl Text {
             .map(|name| if name == "attention_mask" { ids(&sequence) } else { floats(&hidden) })
             .collect();
         let encoder_positions = positions(&encoder);
-        let encoder = Plan::new("encoder_model", encoder, &shapes, common)?;
+        let encoder = Plan::new("encoder_model", encoder, &shapes, context)?;
         if !matches!(*encoder.output(0)?.as_slice(), [_, _, Some(given)] if given == width) {
             let problem = format!("its output is not of the shape [1, length, {width}]");
             return Err(encoder.wrong(problem));
         }
-        let decoder = Decoder::new([first, next], &files.decoder, width, batches, common)?;
+        let decoder = Decoder::new([first, next], &files.decoder, width, batches, context)?;
         if let Some(rows) = table.map(|[rows, _]| rows).filter(|&rows| rows < decoder.vocabulary) {
             let vocabulary = decoder.vocabulary;
             return Err(
@@ -183,7 +187,8 @@ impl Text {
     }
 }
 
-/// Does both, at once if there are threads for it.
+/// Does both, at once if there are threads for it. Neither may run a plan that has these threads: a worker that waits takes
+/// other work, and tract has settings by thread.
 fn both<A: Send, B: Send>(
     executor: &Executor,
     a: impl FnOnce() -> A + Send,
@@ -206,7 +211,8 @@ fn executor(threads: Option<NonZeroUsize>) -> Result<Executor, LoadError> {
     if threads == 1 {
         return Ok(Executor::SingleThread);
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    // Graphs are read and prepared on them, too, which may go deep: as a main thread may.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build();
     let pool = pool.map_err(|source| LoadError::Threads { threads, source })?;
     Ok(Executor::MultiThread(Arc::new(pool)))
 }
@@ -228,7 +234,7 @@ pub struct TractModel {
     encoder: Plan,
     encoder_inputs: Vec<String>,
     decoder: Decoder,
-    common: Common,
+    context: Context,
 }
 
 /// A picture, encoded.
@@ -293,7 +299,8 @@ impl TractModel {
         self.decoder.batches
     }
 
-    /// Does something with the network, and says what each operator took of the time, in the order of their runs.
+    /// Does something with the network, and says what each operator took of the time, in the order of their runs; those of
+    /// a run that fails, too.
     ///
     /// To look at each of them costs time, too: sums are larger than without. It needs a clock, which `wasm32-unknown-unknown`
     /// has not.
@@ -309,9 +316,9 @@ impl TractModel {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn profile<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, Vec<Cost>) {
-        self.common.record(true);
+        let recording = self.context.record();
         let result = f(self);
-        (result, self.common.record(false))
+        (result, recording.end())
     }
 
     /// Embeds tokens, `[tokens][width]`.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tract_linalg::multithread::Executor;
@@ -54,32 +54,66 @@ pub struct Cost {
 
 /// What all plans of a network have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Common {
+pub(crate) struct Context {
     pub(crate) executor: Executor,
     /// Where costs are written down, while somebody wants them.
     costs: Arc<Mutex<Option<Vec<Cost>>>>,
 }
 
-impl Common {
+impl Context {
     pub(crate) fn new(executor: Executor) -> Self {
         Self { executor, costs: Arc::default() }
     }
 
-    /// Begins to write down costs, or ends it: what was written down so far.
-    pub(crate) fn record(&self, begin: bool) -> Vec<Cost> {
-        let costs = begin.then(Vec::new);
+    /// Writes down costs until the recording ends.
+    pub(crate) fn record(&self) -> Recording {
+        let outer = self.costs().replace(Vec::new());
+        Recording { context: self.clone(), outer, ended: false }
+    }
+
+    fn costs(&self) -> MutexGuard<'_, Option<Vec<Cost>>> {
         // A list is whole whenever it is let go of.
-        let mut held = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *held, costs).unwrap_or_default()
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn records(&self) -> bool {
-        self.costs.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.costs().is_some()
     }
 
     fn add(&self, costs: Vec<Cost>) {
-        if let Some(all) = &mut *self.costs.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(all) = &mut *self.costs() {
             all.extend(costs);
+        }
+    }
+}
+
+/// Ends when it is dropped, by a panic too. One within another is part of it.
+pub(crate) struct Recording {
+    context: Context,
+    outer: Option<Vec<Cost>>,
+    ended: bool,
+}
+
+impl Recording {
+    pub(crate) fn end(mut self) -> Vec<Cost> {
+        self.restore()
+    }
+
+    fn restore(&mut self) -> Vec<Cost> {
+        self.ended = true;
+        let mut held = self.context.costs();
+        let costs = std::mem::replace(&mut *held, self.outer.take()).unwrap_or_default();
+        if let Some(outer) = &mut *held {
+            outer.extend(costs.iter().cloned());
+        }
+        costs
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.restore();
         }
     }
 }
@@ -88,7 +122,7 @@ impl Common {
 pub(crate) struct Plan {
     part: &'static str,
     file: PathBuf,
-    common: Common,
+    context: Context,
     plan: Arc<TypedRunnableModel>,
 }
 
@@ -98,12 +132,12 @@ impl Plan {
         part: &'static str,
         graph: Graph,
         shapes: &[Shape],
-        common: &Common,
+        context: &Context,
     ) -> Result<Self, LoadError> {
         let file = graph.file().to_owned();
-        let prepared = caught(|| prepare(graph, shapes, &common.executor));
+        let prepared = caught(|| prepare(graph, shapes, &context.executor));
         match prepared {
-            Ok(plan) => Ok(Self { part, file, common: common.clone(), plan }),
+            Ok(plan) => Ok(Self { part, file, context: context.clone(), plan }),
             Err(source) => Err(LoadError::Tract { file, source: TractError(source) }),
         }
     }
@@ -122,7 +156,7 @@ impl Plan {
     }
 
     pub(crate) fn run(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, RunError> {
-        let outputs = if self.common.records() {
+        let outputs = if self.context.records() {
             caught(|| self.run_and_record(inputs))
         } else {
             caught(|| self.plan.run(inputs))
@@ -132,10 +166,10 @@ impl Plan {
 
     fn run_and_record(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let mut costs = Vec::new();
-        let outputs = self.plan.spawn()?.run_plan_with_eval(inputs, |context, state, node, inputs| {
+        let outputs = self.plan.spawn()?.run_plan_with_eval(inputs, |turn, state, node, inputs| {
             let shapes = inputs.iter().map(|input| input.shape().to_vec()).collect();
             let before = Instant::now();
-            let outputs = eval(context, state, node, inputs);
+            let outputs = eval(turn, state, node, inputs);
             costs.push(Cost {
                 part: self.part,
                 operator: node.op().name().into_owned(),
@@ -144,9 +178,9 @@ impl Plan {
                 time: before.elapsed(),
             });
             outputs
-        })?;
-        self.common.add(costs);
-        Ok(outputs)
+        });
+        self.context.add(costs);
+        outputs
     }
 
     pub(crate) fn failed(&self, source: Source) -> RunError {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use florence2_backend_tract::{Tract, TractModel};
@@ -76,12 +77,26 @@ fn norms_and_attention_are_one_operator_each() {
         *counts.entry((cost.part, &cost.operator)).or_default() += 1;
     }
     let count = |part, operator| counts.get(&(part, operator)).copied().unwrap_or_default();
-    let of = |part| [count(part, "LayerNorm"), count(part, "Attend"), count(part, "Softmax")];
+    let of =
+        |part| [count(part, "LayerNorm"), count(part, "ScaledDotProductAttention"), count(part, "Softmax")];
     // Of the 10 blocks of 5 pairs, those of channels attend along an axis for which there is no kernel.
     assert_eq!(of("vision_encoder"), [25, 5, 5]);
     assert_eq!(of("encoder_model"), [5, 2, 0]);
     assert_eq!(of("decoder_with_past_model"), [7, 4, 0]);
     assert!(costs.iter().all(|cost| cost.operator != "RmsNorm"));
-    // Nothing is written down when nobody asks.
+    // Nothing is written down when nobody asks, and a part of what is asked for is in the whole.
+    assert!(model.profile(|_| ()).1.is_empty());
+    let see = |model: &mut TractModel| model.encode_image(&[picture(0, 192, 192)]).unwrap().len();
+    let (part, all) = model.profile(|model| {
+        see(model);
+        let part = model.profile(see).1;
+        see(model);
+        part
+    });
+    assert_eq!(all.len(), 3 * part.len());
+    // A panic ends it.
+    let caught = std::panic::catch_unwind(AssertUnwindSafe(|| model.profile(|_| panic!("on purpose"))));
+    assert!(caught.is_err());
+    see(&mut model);
     assert!(model.profile(|_| ()).1.is_empty());
 }

@@ -218,7 +218,7 @@ fn examine_tract(model: &Path, tract: florence2::Tract) -> Examined {
             let name = broken.strip_prefix(model).unwrap_or(broken).display().to_string();
             let is_its = |row: &&mut File<'_>| {
                 row.state == State::Ok
-                    && (row.file == name || row.file == "part" && row.what.starts_with(&name))
+                    && (row.file == name || row.file == "part" && row.what.starts_with(&format!("{name}, ")))
             };
             if let Some(row) = rows.iter_mut().find(is_its) {
                 (row.state, row.what) = (State::Wrong, chain(error));

@@ -759,4 +759,34 @@ fn onnx_parts_give_the_stored_answer_and_are_examined() {
     );
     let (out, _) = expect(&[&["doctor", "--variant", "q4"][..], &tract].concat(), 1);
     assert!(out.contains("missing  part"), "{out}");
+
+    // Each file that is to blame is marked in its row.
+    let parts = root().join("demo/onnx");
+    let names = parts.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let folder = Folder::new("doctor-onnx").with_copies(&parts, &names);
+    let model = folder.0.to_str().unwrap();
+    for (file, content, row) in [
+        ("config.json", Some("{"), "config.json"),
+        ("config.json", None, "config.json"),
+        ("preprocessor_config.json", Some(r#"{"size": 3}"#), "preprocessor_config.json"),
+        ("encoder_model_fp16.onnx", Some("<html>"), "part"),
+        ("vision_encoder_fp16.onnx", Some("version https://git-lfs.github.com/spec/v1\n"), "part"),
+    ] {
+        match content {
+            Some(content) => fs::write(folder.path(file), content).unwrap(),
+            None => fs::remove_file(folder.path(file)).unwrap(),
+        }
+        let (out, _) = expect(&["doctor", "--backend", "tract", "-m", model, "-f", "json"], 1);
+        let report: Value = serde_json::from_str(&out).unwrap();
+        let files = report["model"]["files"].as_array().unwrap().iter();
+        let wrong: Vec<&Value> =
+            files.filter(|row| row["state"] == "wrong" || row["state"] == "missing").collect();
+        assert_eq!(wrong.len(), 1, "{file}: {out}");
+        assert_eq!(wrong[0]["file"], row, "{out}");
+        assert!(row != "part" || wrong[0]["what"].as_str().unwrap().contains(file), "{out}");
+        fs::copy(parts.join(file), folder.path(file)).unwrap();
+    }
+    expect(&["doctor", "--backend", "tract", "-m", model], 0);
 }

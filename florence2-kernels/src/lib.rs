@@ -2,8 +2,8 @@
 //!
 //! Shared by the backends of `florence2`, and made for them: the interface may change with every version.
 //!
-//! Every kernel but [`Packed::new`] and [`Packed::read`] runs on one thread over the rows that it is given, compiled for each instruction set that `pulp` knows
-//! and chosen when it is called. What a row comes to does not depend on the rows beside it, nor on how many there are:
+//! Every kernel but [`Packed::new`] and [`Packed::read`] runs on one thread over the rows that it is given, compiled for each
+//! instruction set that `pulp` knows and chosen when it is called. What a row comes to does not depend on the rows beside it, nor on how many there are:
 //! that is why an answer in a batch is, to the bit, the answer alone.
 
 #![forbid(unsafe_code)]
@@ -952,6 +952,19 @@ pub fn normalise_row(row: &mut [f32], moments: &[[f32; 2]], scale: f32, shift: f
     );
 }
 
+/// Some columns of rows, at most a panel of them, added up by weights.
+#[inline(always)]
+fn mix(weights: &[f32], rows: Rows<'_>, first: usize, columns: usize) -> [f32; PANEL] {
+    let mut sums = [0.0f32; PANEL];
+    for (row, &weight) in weights.iter().enumerate() {
+        let row = &rows.data[row * rows.stride + first..][..columns];
+        for (sum, &x) in sums.iter_mut().zip(row) {
+            *sum += weight * x;
+        }
+    }
+    sums
+}
+
 /// Attention of one query, `softmax(scale · keys · query) · values`, to rows that are read as they lie.
 ///
 /// # Panics
@@ -998,28 +1011,14 @@ pub fn attend_rows(
             }
             let inverse = 1.0 / sum(scores, |x| x);
             for (index, out) in out[..width].chunks_mut(PANEL).enumerate() {
-                let mut sums = [0.0f32; PANEL];
                 let first = index * PANEL;
-                if let Ok(out) = <&mut [f32; PANEL]>::try_from(&mut *out) {
-                    for (token, &weight) in scores.iter().enumerate() {
-                        let value = &values.data[token * values.stride + first..][..PANEL];
-                        for (sum, &value) in sums.iter_mut().zip(value) {
-                            *sum += weight * value;
-                        }
-                    }
-                    for (out, sum) in out.iter_mut().zip(sums) {
-                        *out = sum * inverse;
-                    }
-                } else {
-                    for (token, &weight) in scores.iter().enumerate() {
-                        let value = &values.data[token * values.stride + first..][..out.len()];
-                        for (sum, &value) in sums.iter_mut().zip(value) {
-                            *sum += weight * value;
-                        }
-                    }
-                    for (out, sum) in out.iter_mut().zip(sums) {
-                        *out = sum * inverse;
-                    }
+                // A whole panel is known to be one, which makes it registers.
+                let sums = match out.len() {
+                    PANEL => mix(scores, values, first, PANEL),
+                    columns => mix(scores, values, first, columns),
+                };
+                for (out, sum) in out.iter_mut().zip(sums) {
+                    *out = sum * inverse;
                 }
             }
         },
