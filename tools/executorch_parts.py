@@ -70,7 +70,9 @@ class Cached:
         if self.at == self.own[0].shape[2]:
             more = self.own[0].new_zeros(*self.own[0].shape[:2], BLOCK, self.own[0].shape[3])
             self.own = [torch.cat([values, more], 2) for values in self.own]
-        logits, *new = self.run(tokens[:, None], torch.tensor([self.at]), self.mask, *self.own, *self.cross)
+        logits, *new = self.run(
+            tokens[:, None].contiguous(), torch.tensor([self.at]), self.mask, *self.own, *self.cross
+        )
         for values, value in zip(self.own, new):
             values[:, :, self.at] = value[:, :, 0]
         self.at += 1

@@ -1,6 +1,6 @@
 """Writes a checkpoint as ExecuTorch programs (.pte) for XNNPACK, and checks each of them.
 
-    python tools/export_executorch.py CHECKPOINT OUT [--dtypes f32,f16,int8] [--forms window,cached] [--shared]
+    python tools/export_executorch.py CHECKPOINT OUT [--dtypes f32,int8] [--vision f16] [--forms window,cached] [--shared]
 
 CHECKPOINT is a folder in microsoft's layout or in that of transformers, as `export_onnx.py` takes it. What is written:
 
@@ -18,36 +18,42 @@ CHECKPOINT is a folder in microsoft's layout or in that of transformers, as `exp
                           self_key.*, self_value.*, cross_key.*,            new_key.*, new_value.*
                           cross_value.*
 
-vision, encoder and decoder are the published form; vision, encoder and cached are the form that is fast. A prompt shorter than
-the window (--prompt, 32) is filled with <pad>, and mask has 1 for its tokens, 0 behind them. Ids, mask and position are int64, all
-else f32, whatever the weights are in.
+vision, encoder and decoder are the published form; vision, encoder and cached are the form that is fast. A prompt shorter
+than the window (--prompt, 32) is filled with <pad>, and mask has 1 for its tokens, 0 behind them. Ids, mask and position are
+int64, all else f32, whatever the weights are in.
 
-`step` takes one token in each of its rows, all of one question (its beams), and all at the same position, counted from zero. The
-number of rows is free from 1 to --rows: rows read the same cross_key and cross_value, which are there once, so that a beam
-costs no copy of them; another question is another call. * stands for a layer, in order; shapes are
+`step` takes one token in each of its rows, all of one question (its beams), and all at the same position, counted from zero.
+The number of rows is free from 1 to --rows: rows read the same cross_key and cross_value, which are there once, so that a
+beam costs no copy of them; another question is another call. * stands for a layer, in order; shapes are
 
-    self_key.*, self_value.*    [rows, heads, past, size]     entries at `position` and behind it are not read, but must be finite
+    self_key.*, self_value.*    [rows, heads, past, size]     what is at `position` and behind counts for nothing, but must
+                                                              be finite
     new_key.*, new_value.*      [rows, heads, 1, size]        to be put at `position` of the former
     cross_key.*                 [1, heads, size, image + prompt]
     cross_value.*               [1, heads, image + prompt, size]
 
-`past` is free from 1 to --positions (as many as the checkpoint has, at most 1024), and at least `position`: a caller allocates some
-entries and more when they are used up, and pays for what it has allocated. So an answer may be longer than the window.
-Inputs of `step` and `cross` are not copied: the runtime reads them where they lie.
+`past` is free from 1 to --positions (as many as the checkpoint has, at most 1024), and at least `position`: a caller
+allocates some entries and more when they are used up, and pays for what it has allocated. So an answer may be longer than
+the window. Where a file has `cross` or `step`, inputs are not copied: the runtime reads them where they lie.
 
-With --shared, the encoder, the decoder and the cached methods go into one file, text{SUFFIX}.pte, with the methods encoder, decoder,
-cross and step (those of --forms). Their weights are in it once; only the embedding is there again as the last product's weights.
+With --shared, the encoder, the decoder and the cached methods go into one file, text{SUFFIX}.pte, with the methods encoder,
+decoder, cross and step (those of --forms). Their weights are in it once; only the embedding is there again as the last
+product's weights.
 
     dtype    suffix    what it is
     f32                as PyTorch computes
-    f16      _fp16     vision only: weights and arithmetic in f16, inputs and outputs in f32
+    f16      _fp16     --vision only: weights and arithmetic in f16, inputs and outputs in f32
     int8     _int8     dynamic: weights of linear layers in 8 bits for each output channel, activations scaled as they come
 
-Each part is run by ExecuTorch's runtime, and must agree with eager PyTorch in f32 to 1e-4 of the greatest value; `step` with 1, 2 and
---rows rows, each of other tokens, and with an answer longer than the window. The other dtypes' correlation with PyTorch is
-printed, and must be at least what CORRELATION says. At last a whole greedy answer (<s> forced, no 3-gram twice) is found in each
-form: in f32 it must be PyTorch's, up to a token whose margin was under 0.1; for others it is printed how far it is the same. The
-tool ends with 1 where something does not hold; the files are there all the same, to be looked at.
+What is committed was written by
+
+    python tools/export_executorch.py demo/checkpoint demo/executorch --vision f16 --shared --positions 160
+
+Each part is run by ExecuTorch's runtime, and must agree with eager PyTorch in f32 to 1e-4 of the greatest value; `step` with
+1, 2 and --rows rows, each of other tokens, and with an answer longer than the window. The other dtypes' correlation with
+PyTorch is printed, and must be at least what CORRELATION says. At last a whole greedy answer (<s> forced, no 3-gram twice) is
+found in each form: in f32 it must be PyTorch's, up to a token whose margin was under 0.1; for others it is printed how far it
+is the same. The tool ends with 1 where something does not hold; the files are there all the same, to be looked at.
 """
 
 import argparse
@@ -65,7 +71,7 @@ from pathlib import Path
 import checkpoint
 import numpy as np
 import torch
-from checkpoint import BOS, EOS, MARGIN, chosen, copy_settings, load, say
+from checkpoint import MARGIN, chosen, copy_settings, load, say
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackDynamicallyQuantizedPartitioner,
     XnnpackPartitioner,
@@ -79,6 +85,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 FORMS = {"window": ["vision", "encoder", "decoder"], "cached": ["vision", "encoder", "cross", "step"]}
 FILES = {"vision": "vision", "encoder": "encoder", "decoder": "decoder", "cross": "cached", "step": "cached"}
+DTYPES = ["f32", "int8"]
 RELATIVE = 1e-4
 CORRELATION = {"f16": 0.999, "int8": 0.95}
 MAX_POSITIONS = 1024
@@ -282,6 +289,8 @@ class Exports:
         if dtype == "int8":
             prepared = prepare_pt2e(program.module(), Linears())
             prepared(*inputs)
+            # It takes a flat list.
+            free = free and (*free[:3], *free[3])
             program = torch.export.export(convert_pt2e(prepared), inputs, dynamic_shapes=free, strict=False)
         return program
 
@@ -392,7 +401,7 @@ class Checks:
             wanted = torch.cat([module(hidden, mask, row[None]) for row in tokens])
             self.judge(f"{file} step, {rows} rows of {length} tokens", dtype, [got], [wanted])
 
-    def answer(self, form, dtype, folder, files):
+    def answer(self, form, dtype, vision, folder, files):
         exports, question = self.exports, self.question
         parts = Parts(folder, {method: files[method] for method in FORMS[form]})
         ids, mask = padded(question.prompts[0], exports.prompt)
@@ -407,25 +416,24 @@ class Checks:
             decoder = Cached(run("cross"), run("step"), hidden, mask, exports.heads)
         got, _ = question.greedy(lambda token: decoder.step(torch.tensor([token]))[0].numpy())
         expected, margins = self.expected, self.margins
-        what = f"{dtype}, {form} form: the greedy answer"
+        mixed = "" if vision == dtype else f" with vision in {vision}"
+        what = f"{dtype}{mixed}, {form} form: the greedy answer"
         if got == expected:
             return say(f"{what}'s {len(expected)} tokens are PyTorch's")
         same = next((n for n, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
         margin = margins[same] if same < len(margins) else 0.0
         say(f"{what} is PyTorch's up to token {same} of {len(expected)}, margin {margin:.3f}")
-        if dtype == "f32" and margin >= MARGIN:
+        if dtype == vision == "f32" and margin >= MARGIN:
             self.fail(f"{what} differs from PyTorch's at token {same}, with a margin of {margin:.3f}")
 
 
-def planned(dtype, forms, shared):
-    """File name to its methods."""
-    methods = list(dict.fromkeys(method for form in forms for method in FORMS[form]))
-    if dtype == "f16":
-        methods = ["vision"]
+def planned(dtype, vision, forms, shared):
+    """File name to its dtype and methods."""
     files = {}
-    for method in methods:
+    for method in dict.fromkeys(method for form in forms for method in FORMS[form]):
+        own = vision if method == "vision" else dtype
         name = TEXT if shared and method != "vision" else FILES[method]
-        files.setdefault(f"{name}{SUFFIXES[dtype]}.pte", []).append(method)
+        files.setdefault(f"{name}{SUFFIXES[own]}.pte", (own, []))[1].append(method)
     return files
 
 
@@ -433,7 +441,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--dtypes", default="f32", help=f"of {', '.join(SUFFIXES)}")
+    parser.add_argument("--dtypes", default="f32", help=f"of {', '.join(DTYPES)}")
+    parser.add_argument("--vision", choices=list(SUFFIXES), help="the vision encoder in this dtype instead")
     parser.add_argument("--forms", default=",".join(FORMS), help=f"of {', '.join(FORMS)}")
     parser.add_argument("--shared", action="store_true", help="all but the vision encoder in one file")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of the prompt's window")
@@ -441,7 +450,7 @@ def main():
     parser.add_argument("--positions", type=int, help="the longest answer of the cached form")
     parser.add_argument("--rows", type=int, default=8, help="the most beams of the cached form")
     args = parser.parse_args()
-    dtypes, forms = chosen(args.dtypes, list(SUFFIXES), "dtype"), chosen(args.forms, list(FORMS), "form")
+    dtypes, forms = chosen(args.dtypes, DTYPES, "dtype"), chosen(args.forms, list(FORMS), "form")
     if not forms or not dtypes:
         raise SystemExit("there is nothing to write: --dtypes and --forms need at least one each")
     if not args.checkpoint.is_dir():
@@ -483,24 +492,28 @@ def main():
         },
         "files": [],
     }  # fmt: skip
+    written = set()
     for dtype in dtypes:
-        files = planned(dtype, forms, args.shared)
-        where = {method: file for file, methods in files.items() for method in methods}
-        for file, methods in files.items():
-            exports.write(methods, dtype, args.out / file)
+        vision = args.vision or dtype
+        files = planned(dtype, vision, forms, args.shared)
+        where = {method: file for file, (_, methods) in files.items() for method in methods}
+        for file, (own, methods) in files.items():
+            if file in written:
+                continue
+            written.add(file)
+            exports.write(methods, own, args.out / file)
             for method in methods:
-                checks.part(method, dtype, args.out, where)
+                checks.part(method, own, args.out, where)
             content = (args.out / file).read_bytes()
             manifest["files"].append({
-                "file": file, "role": file.removesuffix(f"{SUFFIXES[dtype]}.pte"), "dtype": dtype,
+                "file": file, "role": file.removesuffix(f"{SUFFIXES[own]}.pte"), "dtype": own,
                 "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(),
                 "methods": {
                     "forward" if len(methods) == 1 else method: exports.described(method) for method in methods
                 },
             })  # fmt: skip
-        if dtype != "f16":
-            for form in forms:
-                checks.answer(form, dtype, args.out, where)
+        for form in forms:
+            checks.answer(form, dtype, vision, args.out, where)
     (args.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     copy_settings(args.checkpoint, args.out)
     if checks.failed:
