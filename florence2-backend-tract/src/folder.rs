@@ -4,10 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use florence2_core::SpecialIds;
-use florence2_files::{FileError, ImageSizeError};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use florence2_files::{FileError, ImageSizeError, TextConfig};
 
 use crate::error::LoadError;
 
@@ -236,45 +233,11 @@ fn missing(place: &Path, parts: &[&str], wanted: Option<Variant>) -> String {
 }
 
 /// What `config.json` says that no graph does.
-pub(crate) struct Config {
-    pub(crate) special: SpecialIds,
-    pub(crate) positions: usize,
-}
-
-#[derive(Deserialize)]
-struct RawConfig {
-    text_config: Option<RawText>,
-    #[serde(flatten)]
-    own: RawText,
-}
-
-#[derive(Deserialize)]
-struct RawText {
-    max_position_embeddings: Option<usize>,
-    bos_token_id: Option<u32>,
-    pad_token_id: Option<u32>,
-    eos_token_id: Option<u32>,
-    decoder_start_token_id: Option<u32>,
-}
-
-impl Config {
-    pub(crate) fn read(folder: &Path) -> Result<Self, LoadError> {
-        let raw: RawConfig = read_json(folder.join("config.json"))?;
-        let text = raw.text_config.as_ref().unwrap_or(&raw.own);
-        let id = |pick: fn(&RawText) -> Option<u32>, default: u32| {
-            pick(text).or(pick(&raw.own)).unwrap_or(default)
-        };
-        let default = SpecialIds::FLORENCE2;
-        let eos = id(|text| text.eos_token_id, default.eos);
-        Ok(Self {
-            special: SpecialIds {
-                bos: id(|text| text.bos_token_id, default.bos),
-                pad: id(|text| text.pad_token_id, default.pad),
-                eos,
-                decoder_start: id(|text| text.decoder_start_token_id, eos),
-            },
-            positions: text.max_position_embeddings.unwrap_or(1024),
-        })
+pub(crate) fn text_config(folder: &Path) -> Result<TextConfig, LoadError> {
+    let file = folder.join("config.json");
+    match florence2_files::read(&file, LARGEST) {
+        Ok(text) => TextConfig::parse(&text).map_err(|error| unread(file, error)),
+        Err(source) => Err(LoadError::Io { path: file, source }),
     }
 }
 
@@ -295,13 +258,6 @@ pub(crate) fn image_size(folder: &Path) -> Result<(usize, usize), LoadError> {
 
 /// No such file has so many bytes.
 const LARGEST: u64 = 16 << 20;
-
-fn read_json<T: DeserializeOwned>(file: PathBuf) -> Result<T, LoadError> {
-    match florence2_files::read(&file, LARGEST) {
-        Ok(text) => florence2_files::parse(&text).map_err(|error| unread(file, error)),
-        Err(source) => Err(LoadError::Io { path: file, source }),
-    }
-}
 
 fn unread(file: PathBuf, error: FileError) -> LoadError {
     match error {

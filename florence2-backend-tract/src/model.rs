@@ -13,7 +13,7 @@ use tract_onnx::tract_hir::internal::{IntoTensor, format_err, tvec};
 
 use crate::decoder::{Decoder, Encoded, Past, slice};
 use crate::error::{LoadError, RunError};
-use crate::folder::{Config, Files, Variants, image_size};
+use crate::folder::{Files, Variants, image_size, text_config};
 use crate::graph::Graph;
 use crate::parts::{Parts, positions, ready};
 use crate::plan::{Context, Cost, Length, Plan, Shape, floats, ids};
@@ -63,7 +63,7 @@ impl Tract {
 
     /// With the rows of an ask in one run, or one by one.
     fn load_as(&self, folder: &Path, batches: bool) -> Result<TractModel, LoadError> {
-        let config = Config::read(folder)?;
+        let config = text_config(folder)?;
         let (width, height) = match self.image_size {
             Some(size) => size,
             None => image_size(folder)?,
@@ -89,7 +89,7 @@ impl Tract {
         let Text { embed, encoder, encoder_inputs, encoder_positions, decoder, width: width_of_text } = text;
         // The files have the last word: configurations with 1024 for 4096 rows were published.
         let positions = [encoder_positions, decoder.positions];
-        let max_positions = positions.into_iter().flatten().min().unwrap_or(config.positions);
+        let max_positions = positions.into_iter().flatten().min().unwrap_or(config.positions.unwrap_or(1024));
         if image_tokens >= max_positions {
             return Err(LoadError::Config {
                 file: folder.join("preprocessor_config.json"),

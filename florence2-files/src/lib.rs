@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use florence2_core::SpecialIds;
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
@@ -104,6 +105,55 @@ pub enum FileError {
     Json(serde_json::Error),
 }
 
+/// What `config.json` says of tokens and positions, in either layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextConfig {
+    /// Those that are not named are as in all published checkpoints.
+    pub special: SpecialIds,
+    /// Positions of the text's encoder and decoder, if the file says so. Published files have 1024 for 4096.
+    pub positions: Option<usize>,
+}
+
+impl TextConfig {
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    ///
+    /// If it is not such a file.
+    pub fn parse(config: &[u8]) -> Result<Self, FileError> {
+        #[derive(Deserialize)]
+        struct Config {
+            text_config: Option<Text>,
+            #[serde(flatten)]
+            own: Text,
+        }
+        #[derive(Deserialize)]
+        struct Text {
+            max_position_embeddings: Option<usize>,
+            bos_token_id: Option<u32>,
+            pad_token_id: Option<u32>,
+            eos_token_id: Option<u32>,
+            decoder_start_token_id: Option<u32>,
+        }
+        let config: Config = parse(config)?;
+        let text = config.text_config.as_ref().unwrap_or(&config.own);
+        let id = |pick: fn(&Text) -> Option<u32>, default: u32| {
+            pick(text).or(pick(&config.own)).unwrap_or(default)
+        };
+        let default = SpecialIds::FLORENCE2;
+        let eos = id(|text| text.eos_token_id, default.eos);
+        Ok(Self {
+            special: SpecialIds {
+                bos: id(|text| text.bos_token_id, default.bos),
+                pad: id(|text| text.pad_token_id, default.pad),
+                eos,
+                decoder_start: id(|text| text.decoder_start_token_id, eos),
+            },
+            positions: text.max_position_embeddings,
+        })
+    }
+}
+
 /// Width and height of the pictures in all published checkpoints.
 pub const IMAGE_SIZE: (usize, usize) = (768, 768);
 
@@ -178,6 +228,24 @@ mod tests {
             "{error}"
         );
         assert!(matches!(size("[]"), Err(ImageSizeError::File(FileError::Json(_)))));
+    }
+
+    #[test]
+    fn ids_are_read_in_both_layouts() {
+        let read = |json: &str| TextConfig::parse(json.as_bytes()).unwrap();
+        let known = TextConfig { special: SpecialIds::FLORENCE2, positions: None };
+        assert_eq!(read("{}"), known);
+        let special = SpecialIds { bos: 5, pad: 1, eos: 7, decoder_start: 7 };
+        let found = TextConfig { special, positions: Some(1024) };
+        // microsoft's has ids on the outside, too; what stands inside holds.
+        assert_eq!(
+            read(
+                r#"{"bos_token_id": 5, "eos_token_id": 6,
+                    "text_config": {"eos_token_id": 7, "max_position_embeddings": 1024}}"#
+            ),
+            found
+        );
+        assert!(matches!(TextConfig::parse(b"{\"pad_token_id\": []}"), Err(FileError::Json(_))));
     }
 
     #[test]
