@@ -16,6 +16,7 @@ const SPEC: ModelSpec = ModelSpec {
     image_height: 768,
     image_tokens: 577,
     vocabulary_size: 51_289,
+    max_prompt_tokens: 447,
     max_positions: 1024,
     special: SpecialIds::FLORENCE2,
 };

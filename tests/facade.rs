@@ -37,6 +37,7 @@ fn spec() -> ModelSpec {
         image_height: 192,
         image_tokens: 37,
         vocabulary_size: 1558,
+        max_prompt_tokens: 475,
         max_positions: 512,
         special: SpecialIds::FLORENCE2,
     }

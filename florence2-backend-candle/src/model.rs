@@ -174,6 +174,7 @@ impl Candle {
             image_height: height,
             image_tokens,
             vocabulary_size: text.vocabulary,
+            max_prompt_tokens: positions - image_tokens,
             max_positions: positions,
             special: SpecialIds {
                 bos: text.bos,

@@ -104,6 +104,7 @@ impl Tract {
             image_height: height,
             image_tokens,
             vocabulary_size: decoder.vocabulary,
+            max_prompt_tokens: max_positions - image_tokens,
             max_positions,
             special: config.special,
         };

@@ -104,8 +104,9 @@ pub struct ModelSpec {
     pub image_tokens: usize,
     /// Logits of one row. Checkpoints may have more rows than their tokenizer has tokens.
     pub vocabulary_size: usize,
-    /// Positions of the decoder: so many tokens can be fed, the start token among them. The encoder has as many, for
-    /// the image tokens and the prompt together.
+    /// Tokens of the longest prompt, its two ends included.
+    pub max_prompt_tokens: usize,
+    /// Positions of the decoder: so many tokens can be fed, the start token among them.
     pub max_positions: usize,
     /// The ids with a meaning of their own.
     pub special: SpecialIds,
@@ -144,7 +145,7 @@ impl ModelSpec {
             if prompt.is_empty() {
                 return Err(RequestError::EmptyPrompt { ask });
             }
-            let room = self.max_positions.saturating_sub(self.image_tokens);
+            let room = self.max_prompt_tokens;
             if prompt.len() > room {
                 return Err(RequestError::PromptTooLong { ask, tokens: prompt.len(), room });
             }
@@ -226,13 +227,13 @@ pub enum RequestError {
         ask: usize,
     },
     /// A prompt that does not fit.
-    #[error("ask {ask}'s prompt has {tokens} tokens; beside the image tokens, there is room for {room}")]
+    #[error("ask {ask}'s prompt has {tokens} tokens, and the network takes {room}")]
     PromptTooLong {
         /// Index of the ask.
         ask: usize,
         /// Its length.
         tokens: usize,
-        /// Positions that the image leaves.
+        /// How many there may be.
         room: usize,
     },
     /// A token that there is not.

@@ -120,7 +120,7 @@ impl Broken {
         let inner = Scripted::small(12, Script::default());
         let mut spec = inner.spec().clone();
         match fault {
-            Fault::NoPositionsForPrompts => spec.image_tokens = spec.max_positions,
+            Fault::NoPositionsForPrompts => spec.max_prompt_tokens = 0,
             Fault::EosOutside => spec.special.eos = 12,
             _ => {}
         }

@@ -70,7 +70,7 @@ pub enum Error {
         /// Width and height that the network takes.
         network: (usize, usize),
     },
-    /// The network's encoder has no room for the prompt beside the picture.
+    /// The network has no room for the prompt.
     #[error("the prompt has {tokens} tokens, and the network takes {room}: ask in fewer words")]
     PromptTooLong {
         /// Tokens of the prompt, its two ends included.

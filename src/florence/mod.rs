@@ -441,7 +441,7 @@ impl Words {
     /// The ids of a prompt, if the network has room for them.
     fn prompt_ids(&self, prompt: &Prompt, spec: &ModelSpec) -> Result<Vec<u32>, Error> {
         let ids = self.tokenizer.encode(&prompt.sentence(self.rules.dialect))?;
-        let room = spec.max_positions.saturating_sub(spec.image_tokens);
+        let room = spec.max_prompt_tokens;
         if ids.len() > room {
             return Err(Error::PromptTooLong { tokens: ids.len(), room });
         }

@@ -241,17 +241,14 @@ fn token_of(fixture: &Fixture<'_>, row: usize, step: usize) -> u32 {
     fixture.tokens[(step + row) % fixture.tokens.len()]
 }
 
-/// Sizes are not zero, ids lie within the vocabulary, and a prompt fits beside the image tokens.
+/// Sizes are not zero, ids lie within the vocabulary, and there is room for a prompt and for a token.
 fn description_is_sound<M: VisionSeq2Seq>(model: &mut M, _: &Fixture<'_>) -> Result<(), String> {
     let spec = model.spec();
     require(spec.image_width > 0 && spec.image_height > 0, || {
         format!("a picture has no side of zero: {spec:?}")
     })?;
-    require(spec.image_tokens < spec.max_positions, || {
-        format!(
-            "no prompt fits beside {} image tokens in {} positions",
-            spec.image_tokens, spec.max_positions
-        )
+    require(spec.max_prompt_tokens > 0 && spec.max_positions > 0, || {
+        format!("there is room for a prompt and for a token: {spec:?}")
     })?;
     let ids = spec.special;
     for (name, id) in
@@ -485,8 +482,7 @@ fn bad_input_is_refused<M: VisionSeq2Seq>(model: &mut M, fixture: &Fixture<'_>) 
 
     let outside = vocabulary as u32;
     let with_outside: Vec<u32> = prompt.iter().copied().chain([outside]).collect();
-    let longest: Vec<u32> =
-        prompt.iter().copied().cycle().take(spec.max_positions - spec.image_tokens).collect();
+    let longest: Vec<u32> = prompt.iter().copied().cycle().take(spec.max_prompt_tokens).collect();
     alone(model, Ask { image, prompt: &longest }, &[])
         .map_err(|what| format!("a prompt of {} ids, which fits: {what}", longest.len()))?;
     let too_long: Vec<u32> = longest.iter().copied().chain([prompt[0]]).collect();

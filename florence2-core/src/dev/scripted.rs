@@ -142,6 +142,7 @@ impl Scripted {
             image_height: 4,
             image_tokens: 5,
             vocabulary_size,
+            max_prompt_tokens: 59,
             max_positions: 64,
             special: SpecialIds::FLORENCE2,
         };
@@ -239,7 +240,7 @@ impl VisionSeq2Seq for Scripted {
         if asks.is_empty() {
             return Err(ScriptedError::NoAsks);
         }
-        let most = self.spec.max_positions.saturating_sub(self.spec.image_tokens);
+        let most = self.spec.max_prompt_tokens;
         for (at, ask) in asks.iter().enumerate() {
             if ask.prompt.is_empty() {
                 return Err(ScriptedError::EmptyPrompt(at));

@@ -27,8 +27,8 @@ const DEAD: f32 = -1.0e9;
 ///
 /// ```
 /// # use florence2_core::{GenerationConfig, ModelSpec, Search, SpecialIds};
-/// # let spec = ModelSpec { image_width: 1, image_height: 1, image_tokens: 1, vocabulary_size: 8, max_positions: 4,
-/// #     special: SpecialIds::FLORENCE2 };
+/// # let spec = ModelSpec { image_width: 1, image_height: 1, image_tokens: 1, vocabulary_size: 8,
+/// #     max_prompt_tokens: 3, max_positions: 4, special: SpecialIds::FLORENCE2 };
 /// let mut search = Search::new(&spec, 1, &GenerationConfig::default())?;
 /// while let Some(step) = search.step() {
 ///     if let Some(rows) = step.select {
