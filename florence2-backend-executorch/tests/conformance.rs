@@ -1,0 +1,112 @@
+//! The laws of `florence2_core::dev::conformance`, on the demo's programs, in both forms.
+#![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use florence2_backend_executorch::{ExecuTorch, ExecuTorchModel, Form};
+use florence2_core::dev::conformance::{Fixture, Violation, check_all, check_apart, picture};
+use florence2_core::{Ask, VisionSeq2Seq};
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/executorch")
+}
+
+fn load(form: Form) -> ExecuTorchModel {
+    let model = ExecuTorch { form: Some(form), ..ExecuTorch::default() }.load(&demo()).unwrap();
+    assert_eq!(model.form(), form);
+    model
+}
+
+fn fixture(check: impl FnOnce(&Fixture<'_>) -> Result<(), Violation>) {
+    let fixture = Fixture {
+        pixels: &[picture(0, 192, 192), picture(1, 192, 192)],
+        prompts: &[&[0, 5, 6, 7, 8, 9, 2], &[0, 11, 2], &[0, 20, 21, 22, 2]],
+        tokens: &[0, 17, 4, 90, 33],
+        tolerance: 1e-4,
+        use_up_positions: true,
+    };
+    if let Err(violation) = check(&fixture) {
+        panic!("{violation}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(feature = "runtime"),
+    ignore = "needs the feature runtime, for which tools/get-executorch.sh is run first"
+)]
+fn a_decoder_with_a_cache_keeps_the_laws() {
+    fixture(|fixture| check_all(&mut load(Form::Cached), fixture));
+}
+
+#[test]
+#[cfg_attr(
+    not(feature = "runtime"),
+    ignore = "needs the feature runtime, for which tools/get-executorch.sh is run first"
+)]
+fn a_decoder_with_a_window_keeps_the_laws() {
+    fixture(|fixture| check_all(&mut load(Form::Window), fixture));
+}
+
+#[test]
+#[cfg_attr(
+    not(feature = "runtime"),
+    ignore = "needs the feature runtime, for which tools/get-executorch.sh is run first"
+)]
+fn images_and_states_of_another_network_are_refused() {
+    fixture(|fixture| check_apart(&mut load(Form::Cached), &mut load(Form::Window), fixture));
+}
+
+/// More rows than a run takes, and steps beyond the first entries of the cache.
+fn walk(model: &mut ExecuTorchModel) -> (Vec<f32>, Vec<f32>) {
+    let images = model.encode_image(&[picture(0, 192, 192)]).unwrap();
+    let ask = Ask { image: &images[0], prompt: &[0, 5, 6, 7, 2] };
+    let mut state = model.encode_prompt(&[ask]).unwrap();
+    model.select_rows(&mut state, &[0; 11]).unwrap();
+    let mut logits = vec![0.0; 11 * model.spec().vocabulary_size];
+    for token in 2..40 {
+        let tokens: Vec<u32> = (0..11).map(|row| token + row % 3).collect();
+        model.decode_step(&mut state, &tokens, &mut logits).unwrap();
+    }
+    (images[0].as_slice().to_vec(), logits)
+}
+
+#[test]
+#[cfg_attr(
+    not(feature = "runtime"),
+    ignore = "needs the feature runtime, for which tools/get-executorch.sh is run first"
+)]
+fn networks_that_run_at_once_give_the_same() {
+    let alone = walk(&mut load(Form::Cached));
+    let run = || {
+        let mut model = load(Form::Cached);
+        move || {
+            let first = walk(&mut model);
+            assert!(walk(&mut model) == first, "the second time");
+            first
+        }
+    };
+    let runs: Vec<_> = (0..4).map(|_| run()).collect();
+    let running: Vec<_> = runs.into_iter().map(thread::spawn).collect();
+    for run in running {
+        assert!(run.join().unwrap() == alone);
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(feature = "runtime"),
+    ignore = "needs the feature runtime, for which tools/get-executorch.sh is run first"
+)]
+fn both_forms_and_any_number_of_rows_give_the_same_logits() {
+    let (_, cached) = walk(&mut load(Form::Cached));
+    let (_, window) = walk(&mut load(Form::Window));
+    let difference = cached.iter().zip(&window).map(|(a, b)| (a - b).abs());
+    // A difference that is not a number must not be lost in a maximum.
+    let difference = difference.fold(0.0, |a: f32, b| if b <= a { a } else { b });
+    assert!(difference < 1e-3, "{difference}");
+    // Rows that were fed the same, in different runs.
+    let vocabulary = cached.len() / 11;
+    assert!(cached[..vocabulary] == cached[9 * vocabulary..][..vocabulary]);
+}
