@@ -42,6 +42,8 @@
 //!
 //! - `candle` (default): the backend `Candle`, from safetensors or PyTorch weights; implies `model`.
 //! - `cuda`, `metal`, `accelerate`, `mkl`: devices and libraries of that backend.
+//! - `executorch`: the backend `ExecuTorch`, from `.pte` programs; implies `model`. It links ExecuTorch's runtime, which
+//!   `tools/get-executorch.sh` of the repository brings.
 //! - `tract`: the backend `Tract`, from the ONNX export; implies `model`.
 //! - `model`: `Florence2` over any network behind [`VisionSeq2Seq`]; implies `image` and `tokenizer`.
 //! - `demo`: a tiny checkpoint in the program, `Florence2::demo`; implies `model`.
@@ -77,6 +79,8 @@ pub use florence::{
 };
 #[cfg(feature = "candle")]
 pub use florence2_backend_candle::{self as candle, Candle, CandleModel};
+#[cfg(feature = "executorch")]
+pub use florence2_backend_executorch::{self as executorch, ExecuTorch, ExecuTorchModel};
 #[cfg(feature = "tract")]
 pub use florence2_backend_tract::{self as tract, Tract, TractModel};
 pub use florence2_core::*;

@@ -80,12 +80,17 @@ pub enum LoadError {
         source: serde_json::Error,
     },
     /// Parts of the network are not there.
-    #[error("{} lacks parts of the network: {}", folder.display(), problems.join("; "))]
+    #[error(
+        "{} lacks parts of the network: {}; {}", folder.display(), problems.join("; "),
+        if found.is_empty() { "no .pte is there".to_owned() } else { format!("there is {}", found.join(", ")) }
+    )]
     Parts {
         /// The folder.
         folder: PathBuf,
-        /// One for each part: what is needed, and what is there.
+        /// One for each part: what is needed.
         problems: Vec<String>,
+        /// The names of the programs that are there.
+        found: Vec<String>,
     },
     /// A file is not the one that was exported.
     #[error("{}: {problem}", file.display())]

@@ -152,6 +152,33 @@ impl Paths {
     }
 }
 
+/// A text that is none of [`Paths`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not PART=FILE, with vision, encoder or decoder for PART")]
+pub struct UnknownPart(String);
+
+/// From `part=file` with commas between: `vision=a.pte,decoder=b.pte`.
+impl FromStr for Paths {
+    type Err = UnknownPart;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPart> {
+        let mut paths = Self::default();
+        for pair in text.split(',') {
+            let unknown = || UnknownPart(pair.to_owned());
+            let (part, file) =
+                pair.split_once('=').filter(|(_, file)| !file.is_empty()).ok_or_else(unknown)?;
+            let part = match part {
+                "vision" => &mut paths.vision,
+                "encoder" => &mut paths.encoder,
+                "decoder" => &mut paths.decoder,
+                _ => return Err(unknown()),
+            };
+            *part = Some(file.into());
+        }
+        Ok(paths)
+    }
+}
+
 /// How a decoder remembers what it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -234,7 +261,7 @@ impl Programs {
             let path = entry.map_err(failed)?.path();
             let is_program = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("pte"));
             if is_program && path.is_file() {
-                let stem = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+                let stem = stem(&path);
                 found.push((path, Role::of(&stem), Variant::of(&stem)));
             }
         }
@@ -284,38 +311,49 @@ impl Programs {
         Ok(all)
     }
 
-    /// What a part would need, and which files there are.
+    /// The variant of the first file that may have a part, by its name.
+    pub(crate) fn variant(&self, part: Part, variants: &Variants, paths: &Paths) -> Option<Variant> {
+        let candidates = self.candidates(part, variants, paths).ok()?;
+        let first = candidates.into_iter().flatten().next()?;
+        Some(Variant::of(&stem(&first.path)))
+    }
+
+    /// The names of all programs.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.found.iter().map(|(path, ..)| name(path)).collect()
+    }
+
+    /// What a part would need.
     pub(crate) fn missing(
         &self,
         part: Part,
         variants: &Variants,
         paths: &Paths,
         form: Option<Form>,
+        methods: &[String],
     ) -> String {
-        let methods = match (part, form) {
-            (Part::Vision, _) => "forward, or vision",
-            (Part::Encoder, _) => "forward, or encoder",
-            (Part::Decoder, Some(Form::Window)) => "forward, or decoder",
+        let needed = match (part, form) {
+            (Part::Vision, _) => "forward or vision",
+            (Part::Encoder, _) => "forward or encoder",
+            (Part::Decoder, Some(Form::Window)) => "forward or decoder",
             (Part::Decoder, Some(Form::Cached)) => "cross and step",
-            (Part::Decoder, None) => "cross and step, or decoder, or forward",
+            (Part::Decoder, None) => "cross and step, or forward or decoder",
         };
+        let part_name = part.name();
         if let Some(path) = paths.of(part) {
-            return format!("{} has not the {}'s methods ({methods})", path.display(), part.name());
+            let (path, methods) = (path.display(), methods.join(", "));
+            return format!("{path} has the methods {methods}, and as the {part_name} it needs {needed}");
         }
-        let needed = wanted(variants.of(part)).iter().map(|variant| {
-            let files = part.files().iter().map(|file| format!("{file}{}.pte", variant.suffix()));
-            files.collect::<Vec<_>>().join(" or ")
+        let files = wanted(variants.of(part)).iter().flat_map(|variant| {
+            part.files().iter().map(move |file| format!("{file}{}.pte", variant.suffix()))
         });
-        let needed = needed.collect::<Vec<_>>().join(", or ");
-        let there = match self.found.as_slice() {
-            [] => "no .pte is there".to_owned(),
-            found => {
-                let names: Vec<String> = found.iter().map(|(path, ..)| name(path)).collect();
-                format!("there is {}", names.join(", "))
-            }
-        };
-        format!("the {} is needed: {needed}, with {methods}; {there}", part.name())
+        let files = files.collect::<Vec<_>>().join(" or ");
+        format!("the {part_name} is needed, {files}, with {needed} among its methods")
     }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
 fn name(path: &Path) -> String {
@@ -483,6 +521,15 @@ mod tests {
             ("vision=fp32,int8", "\"int8\" is none of vision, encoder and decoder"),
         ] {
             assert_eq!(text.parse::<Variants>().map_err(|error| error.to_string()), Err(error.to_owned()));
+        }
+    }
+
+    #[test]
+    fn paths_are_read() {
+        let paths = Paths { vision: Some("a.pte".into()), decoder: Some("b=c.pte".into()), encoder: None };
+        assert_eq!("vision=a.pte,decoder=b=c.pte".parse(), Ok(paths));
+        for text in ["a.pte", "vision=", "", "text=a.pte", "vision=a.pte,"] {
+            assert!(text.parse::<Paths>().is_err(), "{text}");
         }
     }
 

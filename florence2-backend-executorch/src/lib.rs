@@ -51,6 +51,6 @@ mod runtime;
 mod tensor;
 
 pub use error::{ExecuTorchError, LoadError, RunError};
-pub use folder::{Form, Paths, UnknownVariant, Variant, Variants};
+pub use folder::{Form, Paths, UnknownPart, UnknownVariant, Variant, Variants};
 pub use model::{ExecuTorch, ExecuTorchModel, Image, State};
 pub use runtime::{BUILT, Runtime};

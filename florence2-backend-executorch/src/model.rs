@@ -9,7 +9,7 @@ use florence2_core::{Ask, ModelSpec, PixelValues, RequestError, VisionSeq2Seq};
 
 use crate::decoder::{Encoded, Group};
 use crate::error::{LoadError, RunError};
-use crate::folder::{Form, Paths, Variants, text_config};
+use crate::folder::{Form, Part, Paths, Programs, Variants, text_config};
 use crate::parts::{Decoder, Method, Parts};
 use crate::program::Program;
 use crate::runtime::Runtime;
@@ -37,6 +37,17 @@ pub struct ExecuTorch {
 }
 
 impl ExecuTorch {
+    /// Which variant of each part [`load`](Self::load) would take, by the names of the files; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read.
+    pub fn resolve(&self, folder: &Path) -> Result<Variants, LoadError> {
+        let programs = Programs::find(folder)?;
+        let of = |part| programs.variant(part, &self.variants, &self.paths);
+        Ok(Variants { vision: of(Part::Vision), encoder: of(Part::Encoder), decoder: of(Part::Decoder) })
+    }
+
     /// Loads a network from a folder with its programs, `*.pte`, or with a folder `executorch` that has them.
     ///
     /// Names say which part a file is, `vision`, `encoder` or `decoder`, and its methods say the rest; [`paths`](Self::paths)

@@ -135,6 +135,7 @@ impl Opened<'_> {
             (Part::Decoder, Some(Form::Cached)) => &[Form::Cached],
             _ => &[Form::Window],
         };
+        let mut last = Vec::new();
         for candidates in candidates {
             for &form in forms {
                 for candidate in &candidates {
@@ -157,10 +158,11 @@ impl Opened<'_> {
                     if let Some(method) = method {
                         return Ok(Ok((form, program, method.to_owned())));
                     }
+                    last = methods;
                 }
             }
         }
-        Ok(Err(folder.missing(part, variants, paths, form)))
+        Ok(Err(folder.missing(part, variants, paths, form, &last)))
     }
 }
 
@@ -188,7 +190,8 @@ impl Parts {
             }
         }
         let Ok([(_, vision), (_, encoder), (form, decoder)]) = <[_; 3]>::try_from(found) else {
-            return Err(LoadError::Parts { folder: folder.folder, problems });
+            let found = folder.names();
+            return Err(LoadError::Parts { folder: folder.folder, problems, found });
         };
         let programs = &mut opened.programs;
         let vision = Vision::new(vision, programs)?;

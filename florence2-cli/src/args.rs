@@ -189,7 +189,8 @@ pub(crate) struct GenerationArgs {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct BackendArgs {
-    /// What runs it: candle, from safetensors or PyTorch weights, or tract, from an ONNX export
+    /// What runs it: candle, from safetensors or PyTorch weights, tract, from an ONNX export, or executorch, from .pte
+    /// programs
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: BackendArg,
 
@@ -197,10 +198,14 @@ pub(crate) struct BackendArgs {
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<DtypeArg>,
 
-    /// tract: which files are taken, as fp16, q4 or vision_encoder=fp16,decoder_model=q4 [default: fp32, or fp16 where
-    /// that is not there]
+    /// tract and executorch: which files are taken, as fp16, q4 or vision_encoder=fp16,decoder_model=q4; executorch's parts
+    /// are vision, encoder and decoder [default: fp32, or fp16 where that is not there]
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Option<String>,
+
+    /// executorch: files whose names do not say what they are, as vision=a.pte,encoder=b.pte,decoder=c.pte
+    #[arg(long, value_name = "PART=FILE")]
+    pub(crate) pte: Option<String>,
 
     /// candle: cpu, or cuda, cuda:1, metal, where the program was built with them
     #[arg(long, value_parser = device, default_value = "cpu", value_name = "DEVICE")]
@@ -223,6 +228,9 @@ impl BackendArgs {
         }
         if let Some(variant) = &self.variant {
             text.push_str(&format!(" --variant {variant}"));
+        }
+        if let Some(pte) = &self.pte {
+            text.push_str(&format!(" --pte {pte}"));
         }
         if self.device != Device::default() {
             text.push_str(&format!(" --device {}", self.device));
@@ -476,6 +484,9 @@ pub(crate) enum BackendArg {
     Candle,
     /// An ONNX export
     Tract,
+    /// ExecuTorch programs
+    #[value(name = "executorch")]
+    ExecuTorch,
 }
 
 impl BackendArg {
@@ -483,6 +494,7 @@ impl BackendArg {
         match self {
             Self::Candle => "candle",
             Self::Tract => "tract",
+            Self::ExecuTorch => "executorch",
         }
     }
 }

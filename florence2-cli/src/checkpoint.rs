@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use florence2::candle::{Candle, CandleModel, Device};
+#[cfg(feature = "executorch")]
+use florence2::executorch::{self, ExecuTorch, Paths};
 #[cfg(feature = "tract")]
 use florence2::tract::{Tract, Variant, Variants};
 use florence2::{Florence2, VisionSeq2Seq};
@@ -21,10 +23,12 @@ pub(crate) enum Chosen {
     Candle(Candle),
     #[cfg(feature = "tract")]
     Tract(Tract),
+    #[cfg(feature = "executorch")]
+    ExecuTorch(ExecuTorch),
 }
 
 impl Chosen {
-    /// Refuses options of the other backend, and a checkpoint that it cannot have.
+    /// Refuses options of another backend, and a checkpoint that it cannot have.
     pub(crate) fn read(model: &Path, args: &BackendArgs) -> Result<Self, Failure> {
         let other = |option: &str, of: &str| {
             Err(Failure::Request(format!(
@@ -32,15 +36,18 @@ impl Chosen {
             )))
         };
         match args.backend {
-            BackendArg::Candle if args.variant.is_some() => other("--variant", "tract"),
+            BackendArg::Candle if args.variant.is_some() => other("--variant", "tract or executorch"),
+            BackendArg::Candle | BackendArg::Tract if args.pte.is_some() => other("--pte", "executorch"),
             BackendArg::Candle => Ok(Self::Candle(Candle {
                 device: args.device,
                 dtype: args.dtype.unwrap_or_default().into(),
                 threads: args.threads,
                 ..Candle::default()
             })),
-            BackendArg::Tract if args.dtype.is_some() => other("--dtype", "candle"),
-            BackendArg::Tract if args.device != Device::default() => other("--device", "candle"),
+            BackendArg::Tract | BackendArg::ExecuTorch if args.dtype.is_some() => other("--dtype", "candle"),
+            BackendArg::Tract | BackendArg::ExecuTorch if args.device != Device::default() => {
+                other("--device", "candle")
+            }
             #[cfg(feature = "tract")]
             BackendArg::Tract if is_demo(model) => Err(Failure::Request(
                 "--model demo: the demo in this program has no ONNX parts; the repository's folder demo/onnx has them"
@@ -53,6 +60,30 @@ impl Chosen {
                 let variants = variants.unwrap_or_default();
                 Ok(Self::Tract(Tract { variants, threads: args.threads, ..Tract::default() }))
             }
+            #[cfg(feature = "executorch")]
+            BackendArg::ExecuTorch if is_demo(model) => Err(Failure::Request(
+                "--model demo: the demo in this program has no .pte files; the repository's folder demo/executorch has them"
+                    .to_owned(),
+            )),
+            #[cfg(feature = "executorch")]
+            BackendArg::ExecuTorch => {
+                let variants = args.variant.as_deref().map(str::parse::<executorch::Variants>).transpose();
+                let variants = variants.map_err(|error| Failure::Request(format!("--variant: {error}")))?;
+                let paths = args.pte.as_deref().map(str::parse::<Paths>).transpose();
+                let paths = paths.map_err(|error| Failure::Request(format!("--pte: {error}")))?;
+                Ok(Self::ExecuTorch(ExecuTorch {
+                    variants: variants.unwrap_or_default(),
+                    paths: paths.unwrap_or_default(),
+                    threads: args.threads,
+                    ..ExecuTorch::default()
+                }))
+            }
+            #[cfg(not(feature = "executorch"))]
+            BackendArg::ExecuTorch => Err(Failure::Request(
+                "this program was built without executorch: run tools/get-executorch.sh in the repository and build it with \
+                 --features executorch, or use --backend candle"
+                    .to_owned(),
+            )),
             #[cfg(not(feature = "tract"))]
             BackendArg::Tract => Err(Failure::Request(
                 "this program was built without tract: build it with --features tract, or use --backend candle".to_owned(),
@@ -77,12 +108,24 @@ impl Chosen {
                         Variant::ALL.into_iter().rev().find(|variant| stem.ends_with(variant.suffix()));
                     names.extend(variant.map(|variant| variant.to_string()));
                 }
-                names.sort();
-                names.dedup();
-                names.join(" and ")
+                joined(names)
+            }
+            #[cfg(feature = "executorch")]
+            Self::ExecuTorch(executorch) => {
+                let found = executorch.resolve(model).unwrap_or_default();
+                let found = [found.vision, found.encoder, found.decoder].into_iter().flatten();
+                joined(found.map(|variant| variant.to_string()).collect())
             }
         }
     }
+}
+
+/// Each name once.
+#[cfg(any(feature = "tract", feature = "executorch"))]
+fn joined(mut names: Vec<String>) -> String {
+    names.sort();
+    names.dedup();
+    names.join(" and ")
 }
 
 /// What is done with a checkpoint, whatever runs it.
@@ -113,6 +156,8 @@ pub(crate) fn load<T>(
         Chosen::Candle(candle) => then.of(load_candle(model, candle).map_err(failed)?),
         #[cfg(feature = "tract")]
         Chosen::Tract(tract) => then.of(Florence2::load(model, tract).map_err(failed)?),
+        #[cfg(feature = "executorch")]
+        Chosen::ExecuTorch(executorch) => then.of(Florence2::load(model, executorch).map_err(failed)?),
     }
 }
 

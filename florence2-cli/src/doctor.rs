@@ -20,12 +20,31 @@ struct Report<'a> {
     backends: Vec<&'static str>,
     devices: Vec<&'static str>,
     libraries: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executorch: Option<ExecuTorchReport>,
     demo: bool,
     target: String,
     processor: Vec<&'static str>,
     threads: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<Model<'a>>,
+}
+
+/// ExecuTorch's runtime, where the program is built with it.
+#[derive(Serialize)]
+#[cfg_attr(not(feature = "executorch"), expect(dead_code, reason = "there is none"))]
+#[serde(untagged)]
+enum ExecuTorchReport {
+    There {
+        version: &'static str,
+        folder: String,
+        libraries: Vec<String>,
+        failed: Vec<String>,
+        delegates: Vec<&'static str>,
+    },
+    Missing {
+        error: String,
+    },
 }
 
 #[derive(Serialize)]
@@ -76,6 +95,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         backends: backends(),
         devices: devices(),
         libraries: libraries(),
+        executorch: executorch(),
         demo: cfg!(feature = "demo"),
         target: format!("{} {}", std::env::consts::ARCH, std::env::consts::OS),
         processor: processor(),
@@ -102,7 +122,30 @@ fn backends() -> Vec<&'static str> {
     if cfg!(feature = "tract") {
         backends.push("tract");
     }
+    if cfg!(feature = "executorch") {
+        backends.push("executorch");
+    }
     backends
+}
+
+#[cfg(feature = "executorch")]
+fn executorch() -> Option<ExecuTorchReport> {
+    use florence2::executorch::Runtime;
+    Some(match Runtime::start() {
+        Ok(Runtime { version, folder, libraries, failed, delegates, .. }) => ExecuTorchReport::There {
+            version,
+            folder: folder.display().to_string(),
+            libraries,
+            failed,
+            delegates,
+        },
+        Err(error) => ExecuTorchReport::Missing { error: chain(&error) },
+    })
+}
+
+#[cfg(not(feature = "executorch"))]
+fn executorch() -> Option<ExecuTorchReport> {
+    None
 }
 
 fn devices() -> Vec<&'static str> {
@@ -174,6 +217,8 @@ fn examine(model: &Path, args: &BackendArgs) -> Result<Model<'static>, Failure> 
         Chosen::Candle(candle) => examine_candle(model, candle),
         #[cfg(feature = "tract")]
         Chosen::Tract(tract) => examine_tract(model, tract),
+        #[cfg(feature = "executorch")]
+        Chosen::ExecuTorch(executorch) => examine_executorch(model, executorch),
     };
     let seconds = loaded.as_ref().ok().map(|time| (time.as_secs_f64() * 1e3).round() / 1e3);
     let error = loaded.err().map(|error| match checkpoint::meant(model) {
@@ -226,6 +271,64 @@ fn examine_tract(model: &Path, tract: florence2::Tract) -> Examined {
         }
     }
     (rows, loaded.map(|_| start.elapsed()))
+}
+
+#[cfg(feature = "executorch")]
+fn examine_executorch(model: &Path, executorch: florence2::ExecuTorch) -> Examined {
+    use florence2::executorch::{Form, LoadError};
+    let mut rows = vec![if model.join(CONFIG).is_file() {
+        File { file: CONFIG, state: State::Ok, what: "token ids".to_owned() }
+    } else {
+        let what = "not there, and not needed: the ids of all published checkpoints hold";
+        File { file: CONFIG, state: State::Unused, what: what.to_owned() }
+    }];
+    let start = Instant::now();
+    let loaded = florence2::Florence2::load(model, executorch);
+    let time = start.elapsed();
+    let mut parts = Vec::new();
+    match &loaded {
+        Ok(florence) => {
+            let network = florence.model();
+            for file in network.files() {
+                let size = fs::metadata(&file).map_or(0, |metadata| metadata.len());
+                let name = file.strip_prefix(model).unwrap_or(&file).display().to_string();
+                let what = format!("{name}, {:.1} MB", size as f64 / 1e6);
+                parts.push(File { file: "program", state: State::Ok, what });
+            }
+            let spec = network.spec();
+            let form = match network.form() {
+                Form::Window => "a window, all of which is computed at every step",
+                Form::Cached => "a cache",
+            };
+            let what = format!(
+                "with {form}; prompts of up to {} tokens, answers of up to {}",
+                spec.max_prompt_tokens, spec.max_positions
+            );
+            parts.push(File { file: "decoder", state: State::Ok, what });
+        }
+        Err(Error::Load(source)) => {
+            if let Some(error) = source.downcast_ref::<LoadError>() {
+                let (file, state) = match error {
+                    LoadError::Parts { .. } => ("program", State::Missing),
+                    LoadError::NotBuilt | LoadError::Runtime { .. } | LoadError::Threads { .. } => {
+                        ("runtime", State::Wrong)
+                    }
+                    _ => ("program", State::Wrong),
+                };
+                match error.file().and_then(Path::file_name) {
+                    Some(name) if name == CONFIG => {
+                        (rows[0].state, rows[0].what) = (State::Wrong, chain(error));
+                    }
+                    _ => parts.push(File { file, state, what: chain(error) }),
+                }
+            }
+        }
+        // What is wrong is told in the rows below.
+        Err(_) => {}
+    }
+    rows.extend(parts);
+    processor_files(model, &mut rows);
+    (rows, loaded.map(|_| time))
 }
 
 fn examine_candle(model: &Path, candle: Candle) -> Examined {
@@ -363,6 +466,17 @@ fn write(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     writeln!(out, "devices    {}", report.devices.join(", "))?;
     if !report.libraries.is_empty() {
         writeln!(out, "libraries  {}", report.libraries.join(", "))?;
+    }
+    match &report.executorch {
+        None => {}
+        Some(ExecuTorchReport::Missing { error }) => writeln!(out, "executorch {error}")?,
+        Some(ExecuTorchReport::There { version, folder, libraries, failed, delegates }) => {
+            let (libraries, delegates) = (libraries.join(", "), delegates.join(", "));
+            writeln!(out, "executorch {version}; delegates: {delegates}; {libraries} in {folder}")?;
+            for problem in failed {
+                writeln!(out, "executorch {problem}")?;
+            }
+        }
     }
     writeln!(out, "demo       {}", if report.demo { "built in" } else { "not built in" })?;
     let threads = report.threads.map_or_else(|| "unknown".to_owned(), |threads| threads.to_string());

@@ -60,6 +60,16 @@ impl BackendFromBytes for florence2_backend_candle::Candle {
     }
 }
 
+#[cfg(feature = "executorch")]
+impl Backend for florence2_backend_executorch::ExecuTorch {
+    type Model = florence2_backend_executorch::ExecuTorchModel;
+    type Error = florence2_backend_executorch::LoadError;
+
+    fn load(&self, folder: &Path) -> Result<Self::Model, Self::Error> {
+        Self::load(self, folder)
+    }
+}
+
 #[cfg(feature = "tract")]
 impl Backend for florence2_backend_tract::Tract {
     type Model = florence2_backend_tract::TractModel;
