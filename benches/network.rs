@@ -1,5 +1,5 @@
-//! The network, stage by stage, by backend and dtype: on the demo, or on the checkpoint that `FLORENCE2_CHECKPOINT` names
-//! and the ONNX parts that `FLORENCE2_ONNX` names, where either is given.
+//! The network, stage by stage, by backend and dtype: on the demo, or on the checkpoint that `FLORENCE2_CHECKPOINT` names,
+//! the ONNX parts that `FLORENCE2_ONNX` names and the ExecuTorch programs that `FLORENCE2_PTE` names, where any is given.
 //!
 //! For real sizes `florence2 bench` is quicker; `tools/compare.py` runs it beside PyTorch and ONNX Runtime.
 
@@ -16,10 +16,11 @@ use florence2::{Ask, GenerationConfig, PixelValues, VisionSeq2Seq, generate};
 
 fn network(c: &mut Criterion) {
     let named = |variable: &str| std::env::var_os(variable).filter(|folder| !folder.is_empty());
-    let (checkpoint, onnx) = (named("FLORENCE2_CHECKPOINT"), named("FLORENCE2_ONNX"));
+    let (checkpoint, onnx, pte) =
+        (named("FLORENCE2_CHECKPOINT"), named("FLORENCE2_ONNX"), named("FLORENCE2_PTE"));
     let demo = |part: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("demo").join(part);
     // Figures of the demo beside those of another size would only mislead.
-    let is_demo = checkpoint.is_none() && onnx.is_none();
+    let is_demo = checkpoint.is_none() && onnx.is_none() && pte.is_none();
     let folder = |named: Option<OsString>, part: &str| {
         named.map(PathBuf::from).or_else(|| is_demo.then(|| demo(part)))
     };
@@ -34,6 +35,22 @@ fn network(c: &mut Criterion) {
         // All variants are computed alike.
         stages(c, "tract", &mut Tract::default().load(&folder).expect("the parts load"));
     }
+    #[cfg(feature = "executorch")]
+    if let Some(folder) = folder(pte, "executorch") {
+        use florence2::executorch::{ExecuTorch, Form, Variants};
+        // The demo has one variant of each part.
+        let variants: &[&str] = if is_demo { &["fp32 with vision in fp16"] } else { &["fp32", "int8"] };
+        for variant in variants {
+            let own = if is_demo { Variants::default() } else { variant.parse().expect("a variant") };
+            for form in [Form::Cached, Form::Window] {
+                let executorch = ExecuTorch { variants: own, form: Some(form), ..ExecuTorch::default() };
+                let mut model = executorch.load(&folder).expect("the programs load");
+                stages(c, &format!("executorch {variant}, {form:?}"), &mut model);
+            }
+        }
+    }
+    #[cfg(not(feature = "executorch"))]
+    let _ = pte;
 }
 
 fn stages<M: VisionSeq2Seq>(c: &mut Criterion, name: &str, model: &mut M)

@@ -48,7 +48,11 @@ enum Past {
 #[derive(Clone, Debug)]
 struct Cache {
     values: Vec<Floats>,
+    heads: usize,
+    size: usize,
     capacity: usize,
+    /// The capacity that is never exceeded.
+    positions: usize,
 }
 
 impl Decoder {
@@ -81,7 +85,7 @@ impl Decoder {
     pub(crate) fn begin(&self, ask: Encoded, row: usize) -> Group {
         let past = match self {
             Self::Window { .. } => Past::Tokens(vec![Vec::new()]),
-            Self::Cached(cached) => Past::Cache(Cache::new(cached, 1)),
+            Self::Cached(cached) => Past::Cache(Cache::new(cached)),
         };
         Group { ask: Arc::new(ask), rows: vec![row], past }
     }
@@ -124,7 +128,7 @@ impl Decoder {
                 Ok(())
             }
             (Self::Cached(cached), Seen::Cross(cross), Past::Cache(cache)) => {
-                cache.make_room(cached, rows.len(), position);
+                cache.make_room(rows.len(), position);
                 let fed: Vec<u32> = rows.iter().map(|&row| tokens[row]).collect();
                 cached.step(programs, &ask.mask, cross, cache, position, &fed, |at, given| {
                     let vocabulary = cached.vocabulary;
@@ -136,27 +140,78 @@ impl Decoder {
         }
     }
 
-    /// New groups, of rows of an old one: their places in the batch, and those in the old group that they come from.
-    pub(crate) fn pick(&self, group: Group, picked: &[(usize, usize)]) -> Vec<Group> {
+    /// New groups, of rows of an old one that have seen `position` tokens: their places in the batch, and those in the old
+    /// group that they come from.
+    pub(crate) fn pick(&self, mut group: Group, picked: &[(usize, usize)], position: usize) -> Vec<Group> {
         let most = match self {
             Self::Window { .. } => usize::MAX,
             Self::Cached(cached) => cached.rows,
         };
-        let unchanged =
-            picked.len() == group.rows.len() && picked.iter().enumerate().all(|(at, &(_, from))| at == from);
-        if unchanged && picked.len() <= most {
-            return vec![Group { rows: picked.iter().map(|&(row, _)| row).collect(), ..group }];
-        }
-        let count = group.rows.len();
-        let groups = picked.chunks(most).map(|picked| {
-            let (rows, places): (Vec<usize>, Vec<usize>) = picked.iter().copied().unzip();
-            let past = match &group.past {
-                Past::Tokens(past) => Past::Tokens(places.iter().map(|&place| past[place].clone()).collect()),
-                Past::Cache(cache) => Past::Cache(cache.pick(&places, count)),
-            };
-            Group { ask: Arc::clone(&group.ask), rows, past }
+        let mut chunks = picked.chunks(most);
+        let Some(first) = chunks.next() else { return Vec::new() };
+        let others = chunks.map(|chunk| {
+            let mut other = group.clone();
+            other.seat(chunk, position);
+            other
         });
-        groups.collect()
+        let mut groups: Vec<Group> = others.collect();
+        group.seat(first, position);
+        groups.push(group);
+        groups
+    }
+}
+
+impl Group {
+    /// Makes it one of these rows. Beams are mostly the same ones again: a row stays where it is, and only one that is
+    /// taken a second time is copied, to a place that nobody has taken.
+    fn seat(&mut self, picked: &[(usize, usize)], position: usize) {
+        let mut seats: Vec<Option<usize>> = vec![None; picked.len()];
+        let mut copied = Vec::new();
+        for &(row, from) in picked {
+            match seats.get_mut(from) {
+                Some(seat) if seat.is_none() => *seat = Some(row),
+                _ => copied.push((row, from)),
+            }
+        }
+        let count = picked.len().max(self.rows.len());
+        self.past.resize(count);
+        let mut copied = copied.into_iter();
+        for (to, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| seat.is_none()) {
+            if let Some((row, from)) = copied.next() {
+                *seat = Some(row);
+                self.past.copy(from, to, position);
+            }
+        }
+        self.past.resize(picked.len());
+        self.rows = seats.into_iter().flatten().collect();
+    }
+}
+
+impl Past {
+    /// Makes it the past of so many rows.
+    fn resize(&mut self, rows: usize) {
+        match self {
+            Self::Tokens(past) => past.resize(rows, Vec::new()),
+            Self::Cache(cache) => {
+                let row = cache.heads * cache.capacity * cache.size;
+                cache.values.iter_mut().for_each(|values| values.resize(rows * row));
+            }
+        }
+    }
+
+    /// Makes one row what another is, which has seen so many tokens.
+    fn copy(&mut self, from: usize, to: usize, position: usize) {
+        match self {
+            Self::Tokens(past) => past[to] = past[from].clone(),
+            Self::Cache(Cache { values, heads, size, capacity, .. }) => {
+                for values in values {
+                    for head in 0..*heads {
+                        let [from, to] = [from, to].map(|row| (row * *heads + head) * *capacity * *size);
+                        values.copy_within(from..from + position * *size, to);
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -205,21 +260,22 @@ impl Cached {
 }
 
 impl Cache {
-    fn new(cached: &Cached, rows: usize) -> Self {
-        let capacity = BLOCK.min(cached.positions);
-        let values = vec![Floats::zeros(rows * cached.heads * capacity * cached.size); 2 * cached.layers];
-        Self { values, capacity }
+    /// Of one row.
+    fn new(&Cached { layers, heads, size, positions, .. }: &Cached) -> Self {
+        let capacity = BLOCK.min(positions);
+        let values = vec![Floats::zeros(heads * capacity * size); 2 * layers];
+        Self { values, heads, size, capacity, positions }
     }
 
     /// Sees that there is an entry at this position.
-    fn make_room(&mut self, cached: &Cached, rows: usize, position: usize) {
+    fn make_room(&mut self, rows: usize, position: usize) {
         if position < self.capacity {
             return;
         }
-        let (old, size) = (self.capacity * cached.size, cached.size);
-        self.capacity = (self.capacity + BLOCK).min(cached.positions);
+        let (old, size) = (self.capacity * self.size, self.size);
+        self.capacity = (self.capacity + BLOCK).min(self.positions);
         for values in &mut self.values {
-            let mut longer = Floats::zeros(rows * cached.heads * self.capacity * size);
+            let mut longer = Floats::zeros(rows * self.heads * self.capacity * size);
             for (longer, values) in
                 longer.chunks_exact_mut(self.capacity * size).zip(values.chunks_exact(old))
             {
@@ -227,18 +283,5 @@ impl Cache {
             }
             *values = longer;
         }
-    }
-
-    /// The rows at these places, of so many.
-    fn pick(&self, places: &[usize], count: usize) -> Self {
-        let pick = |values: &Floats| {
-            let row = values.len() / count;
-            let mut picked = Floats::zeros(places.len() * row);
-            for (picked, &place) in picked.chunks_exact_mut(row).zip(places) {
-                picked.copy_from_slice(&values[place * row..][..row]);
-            }
-            picked
-        };
-        Self { values: self.values.iter().map(pick).collect(), capacity: self.capacity }
     }
 }

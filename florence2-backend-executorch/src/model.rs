@@ -191,7 +191,7 @@ impl ExecuTorchModel {
             let place = |row: &usize| group.rows.iter().position(|own| own == row);
             let picked = selected.iter().enumerate().filter_map(|(new, row)| Some((new, place(row)?)));
             let picked: Vec<(usize, usize)> = picked.collect();
-            groups.extend(self.parts.decoder.pick(group, &picked));
+            groups.extend(self.parts.decoder.pick(group, &picked, state.position));
         }
         state.groups = groups;
         Ok(())

@@ -89,6 +89,14 @@ impl Floats {
         all.resize(values.len() + Self::ROOM, 0.0);
         Self { values: all, length: values.len() }
     }
+
+    /// Cuts numbers off at the end, or adds zeros.
+    pub(crate) fn resize(&mut self, length: usize) {
+        self.values.resize(length + Self::ROOM, 0.0);
+        // What was a number is room now, and may be one again.
+        self.values[length..].fill(0.0);
+        self.length = length;
+    }
 }
 
 impl std::ops::Deref for Floats {

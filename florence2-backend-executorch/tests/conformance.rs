@@ -110,3 +110,42 @@ fn both_forms_and_any_number_of_rows_give_the_same_logits() {
     let vocabulary = cached.len() / 11;
     assert!(cached[..vocabulary] == cached[9 * vocabulary..][..vocabulary]);
 }
+
+/// A window computes all of a row anew, so that it cannot mix rows up.
+#[test]
+#[cfg_attr(
+    not(feature = "runtime"),
+    ignore = "needs the feature runtime, for which tools/get-executorch.sh is run first"
+)]
+fn rows_that_are_repeated_reordered_and_dropped_are_as_in_a_window() {
+    // Its cached form runs three rows at once.
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tiny");
+    let [mut cached, mut window] = [Form::Cached, Form::Window]
+        .map(|form| ExecuTorch { form: Some(form), ..ExecuTorch::default() }.load(&tiny).unwrap());
+    let prompts: [&[u32]; 2] = [&[0, 5, 6, 7, 2], &[0, 11, 2]];
+    let begin = |model: &mut ExecuTorchModel| {
+        let images = model.encode_image(&[picture(0, 136, 104), picture(1, 136, 104)]).unwrap();
+        let asks = images.iter().zip(prompts).map(|(image, prompt)| Ask { image, prompt });
+        model.encode_prompt(&asks.collect::<Vec<_>>()).unwrap()
+    };
+    let mut random = 1u32;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 16) as usize % below
+    };
+    for walk in 0..6 {
+        let (mut one, mut other) = (begin(&mut cached), begin(&mut window));
+        // The cache grows at 32.
+        for step in 0..40 {
+            let rows: Vec<usize> = (0..1 + next(8)).map(|_| next(one.rows())).collect();
+            cached.select_rows(&mut one, &rows).unwrap();
+            window.select_rows(&mut other, &rows).unwrap();
+            let tokens: Vec<u32> = rows.iter().map(|_| next(120) as u32).collect();
+            let mut logits = [vec![0.0; rows.len() * 120], vec![0.0; rows.len() * 120]];
+            cached.decode_step(&mut one, &tokens, &mut logits[0]).unwrap();
+            window.decode_step(&mut other, &tokens, &mut logits[1]).unwrap();
+            let close = logits[0].iter().zip(&logits[1]).all(|(a, b)| (a - b).abs() < 1e-4);
+            assert!(close, "walk {walk}, step {step}, rows {rows:?}");
+        }
+    }
+}

@@ -74,18 +74,17 @@ fn a_build_says_what_is_in_it() {
         BUILT || !required,
         "FLORENCE2_REQUIRE_EXECUTORCH is set, and this was built without the feature runtime"
     );
-    match Runtime::start() {
-        Ok(runtime) => {
-            assert!(BUILT);
+    match (Runtime::start(), BUILT) {
+        (Ok(runtime), true) => {
             assert_eq!(runtime.version, "1.5.1");
             assert_eq!((runtime.delegates, runtime.failed), (vec!["XnnpackBackend"], vec![]));
             assert!(runtime.folder.join("libexecutorch.so").is_file());
         }
-        Err(error) => {
-            assert!(!BUILT && matches!(error, LoadError::NotBuilt));
+        (Err(error @ LoadError::NotBuilt), false) => {
             assert!(matches!(plain().load(&tiny()), Err(LoadError::NotBuilt)));
             assert!(error.to_string().contains("run tools/get-executorch.sh"), "{error}");
         }
+        other => panic!("{other:?}"),
     }
 }
 
