@@ -1,10 +1,12 @@
-"""Times the program beside PyTorch and ONNX Runtime: the same checkpoint, picture and prompt, in turns, one table.
+"""Times the program beside PyTorch, ONNX Runtime and ExecuTorch: the same checkpoint, picture and prompt, in turns, one table.
 
-    cargo build --release -p florence2-cli --features tract
-    python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR [--tract fp32]]
+    cargo build --release -p florence2-cli --features tract,executorch
+    python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR [--tract fp32]] [--executorch PROGRAMS]
 
 MODEL is a folder in the transformers layout (`tools/random_checkpoint.py base MODEL` makes one of the real size). DIR holds
-the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where `tools/export_onnx.py` writes them.
+the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where `tools/export_onnx.py` writes them. PROGRAMS is what
+`tools/export_executorch.py MODEL PROGRAMS --dtypes f32,int8` writes: its files are run by ExecuTorch's own Python runtime and by
+the program, each form and dtype that --pte names.
 
 Every engine is a process of its own, and idle while another one is timed. A round times each engine once; the table has the
 medians of the rounds, in parentheses those of the ratio within a round. Stages, from pixel values that are ready:
@@ -17,7 +19,8 @@ medians of the rounds, in parentheses those of the ratio within a round. Stages,
     beams       the same with three beams
 
 Captions run with the checkpoints' rules (no 3-gram twice, <s> and </s> forced) and cannot end before the 20th token.
-PyTorch's are transformers' `generate`.
+PyTorch's are transformers' `generate`. A decoder with a window is timed by greedy searches only: its step costs as much at the
+first token as at the last.
 """
 
 import argparse
@@ -30,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,7 +132,49 @@ class Torch:
         return self.model.generate(encoder_outputs=encoded, attention_mask=mask)[0, 1:].tolist()
 
 
-class Onnx:
+class Searches:
+    """Searches over `start(features)`, which gives the prompt's state, and `step(state, origins, tokens)`, which makes row i what
+    row origins[i] was, feeds it a token, and gives logits [rows, vocabulary]."""
+
+    beams = True
+
+    def steps(self, encoded):
+        state, token, times = self.begin(encoded), EOS, []
+        for _ in range(TOKENS):
+            spent, logits = timed(lambda: self.step(state, [0], [token]))
+            token = int(logits[0].argmax())
+            times.append(spent)
+        return statistics.median(times[1:])
+
+    def caption(self, beams):
+        """A beam search in which nothing ends before the last token, which is forced: all beams run to it."""
+        import numpy as np
+
+        state = self.begin(self.encode(self.vision()))
+        rows, sums, origins = [[EOS]], np.zeros(1), [0]
+        for n in range(TOKENS):
+            logits = self.step(state, origins, [row[-1] for row in rows]).astype(np.float64)
+            scores = logits - logits.max(1, keepdims=True)
+            scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+            scores[:, EOS] = -np.inf
+            for row, score in zip(rows, scores):
+                for at in range(len(row) - NGRAM + 1):
+                    if row[at : at + NGRAM - 1] == row[len(row) - NGRAM + 1 :]:
+                        score[row[at + NGRAM - 1]] = -np.inf
+            if n in (0, TOKENS - 1):
+                scores[:] = -np.inf
+                scores[:, BOS if n == 0 else EOS] = 0
+            total = (sums[:, None] + scores).ravel()
+            # As many beams as there are possible tokens at the first steps.
+            best = np.argsort(-total, kind="stable")[:beams]
+            best = best[np.isfinite(total[best])]
+            origins = (best // scores.shape[1]).tolist()
+            rows = [rows[origin] + [int(token)] for origin, token in zip(origins, best % scores.shape[1])]
+            sums = total[best]
+        return rows[int(sums.argmax())][1:]
+
+
+class Onnx(Searches):
     """The hub's parts on ONNX Runtime."""
 
     def __init__(self, args, dtype):
@@ -147,47 +193,71 @@ class Onnx:
     def encode(self, features):
         return self.parts.encode(self.np.concatenate([features, self.parts.embed([self.prompt])], 1))
 
-    def steps(self, encoded):
-        past, token, times = None, EOS, []
-        for _ in range(TOKENS):
-            spent, (logits, past) = timed(lambda: self.parts.step(encoded, past, [token]))
-            token = int(logits[0].argmax())
-            times.append(spent)
-        return statistics.median(times[1:])
+    def begin(self, encoded):
+        return {"encoded": encoded, "past": None}
 
-    def caption(self, beams):
-        """A beam search in which nothing ends before the last token, which is forced: all beams run to it."""
-        np = self.np
-        encoded = self.encode(self.vision())
-        rows, sums, past = [[EOS]], np.zeros(1), None
-        for n in range(TOKENS):
-            logits, past = self.parts.step(np.repeat(encoded, len(rows), 0), past, [row[-1] for row in rows])
-            logits = logits.astype(np.float64)
-            scores = logits - logits.max(1, keepdims=True)
-            scores -= np.log(np.exp(scores).sum(1, keepdims=True))
-            scores[:, EOS] = -np.inf
-            for row, score in zip(rows, scores):
-                for at in range(len(row) - NGRAM + 1):
-                    if row[at : at + NGRAM - 1] == row[len(row) - NGRAM + 1 :]:
-                        score[row[at + NGRAM - 1]] = -np.inf
-            if n in (0, TOKENS - 1):
-                scores[:] = -np.inf
-                scores[:, BOS if n == 0 else EOS] = 0
-            total = (sums[:, None] + scores).ravel()
-            # As many beams as there are possible tokens at the first steps.
-            best = np.argsort(-total, kind="stable")[:beams]
-            best = best[np.isfinite(total[best])]
-            origins = best // scores.shape[1]
-            rows = [rows[origin] + [int(token)] for origin, token in zip(origins, best % scores.shape[1])]
-            sums = total[best]
-            past = {name: value[origins] for name, value in past.items()}
-        return rows[int(sums.argmax())][1:]
+    def step(self, state, origins, tokens):
+        past = state["past"] and {name: value[origins] for name, value in state["past"].items()}
+        encoded = self.np.repeat(state["encoded"], len(tokens), 0)
+        logits, state["past"] = self.parts.step(encoded, past, tokens)
+        return logits
+
+
+class ExecuTorch(Searches):
+    """Programs on ExecuTorch's own runtime."""
+
+    def __init__(self, args, what):
+        import torch
+        from executorch.extension.pybindings import portable_lib
+        from executorch_parts import SUFFIXES, Cached, Parts, Window, padded
+
+        torch.set_num_threads(args.threads)
+        torch.set_grad_enabled(False)
+        portable_lib._unsafe_reset_threadpool(args.threads)
+        self.torch, self.decoders = torch, {"cached": Cached, "window": Window}
+        self.dtype, self.form = what.split("-")
+        self.version = f"executorch {version('executorch')}"
+        self.beams = self.form == "cached"
+        suffix = SUFFIXES[self.dtype]
+        files = {"vision": "vision", "encoder": "encoder"}
+        files |= {"cross": "cached", "step": "cached"} if self.beams else {"decoder": "decoder"}
+        files = {method: f"{file}{suffix}.pte" for method, file in files.items()}
+        self.load_ms, self.parts = timed(lambda: Parts(args.executorch, files))
+        text = json.loads((args.model / "config.json").read_text())["text_config"]
+        manifest = json.loads((args.executorch / "manifest.json").read_text())["limits"]
+        self.heads, self.window = text["decoder_attention_heads"], manifest["window"]
+        pixels, prompt = question(args.model)
+        self.pixels = torch.from_numpy(pixels)
+        self.ids, self.mask = padded(prompt, manifest["prompt"])
+
+    def vision(self):
+        return self.parts.run("vision", self.pixels)[0]
+
+    def encode(self, features):
+        hidden = self.parts.run("encoder", features, self.ids, self.mask)[0]
+        # The keys and values of the cross-attention, as other engines have them from their first step or here.
+        return self.begin(hidden)
+
+    def begin(self, encoded):
+        if not self.torch.is_tensor(encoded):
+            return encoded
+        if self.form == "window":
+            return self.decoders["window"](self.run_of("decoder"), encoded, self.mask, self.window)
+        return self.decoders["cached"](self.run_of("cross"), self.run_of("step"), encoded, self.mask, self.heads)
+
+    def run_of(self, method):
+        return lambda *given: self.parts.run(method, *given)
+
+    def step(self, state, origins, tokens):
+        if self.beams:
+            state.select(origins)
+        return state.step(self.torch.tensor(tokens)).numpy()
 
 
 def worker(args):
     """Says once what it is, then answers each line of its input with one round."""
     engine, dtype = args.worker.split(":")
-    engine = {"pytorch": Torch, "onnxruntime": Onnx}[engine](args, dtype)
+    engine = {"pytorch": Torch, "onnxruntime": Onnx, "executorch": ExecuTorch}[engine](args, dtype)
     print(json.dumps({"version": engine.version, "load_ms": engine.load_ms}), flush=True)
     for _ in sys.stdin:
         stages, tokens = {}, {}
@@ -195,7 +265,8 @@ def worker(args):
         stages["prompt_ms"], encoded = timed(lambda: engine.encode(features))
         stages["step_ms"] = engine.steps(encoded)
         stages["caption20_greedy_ms"], tokens["greedy"] = timed(lambda: engine.caption(1))
-        stages["caption20_beams3_ms"], tokens["beams3"] = timed(lambda: engine.caption(3))
+        if getattr(engine, "beams", True):
+            stages["caption20_beams3_ms"], tokens["beams3"] = timed(lambda: engine.caption(3))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"stages": stages, "tokens": tokens, "peak_rss_bytes": peak}), flush=True)
 
@@ -214,6 +285,8 @@ class Python:
         ]
         if args.onnx:
             command += ["--onnx", str(args.onnx)]
+        if args.executorch:
+            command += ["--executorch", str(args.executorch)]
         # Shown only if it ends early: libraries warn of much.
         self.errors = tempfile.TemporaryFile("w+")
         environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TRANSFORMERS_VERBOSITY": "error"}
@@ -253,7 +326,13 @@ class Program:
         network = {
             "candle": ["--model", args.model, "--dtype", form],
             "tract": ["--backend", "tract", "--model", args.onnx, "--variant", form],
+            "executorch": ["--backend", "executorch", "--model", args.executorch],
         }[backend]
+        if backend == "executorch":
+            dtype, form = form.split("-")
+            network += ["--variant", {"f32": "fp32"}.get(dtype, dtype)]
+            if form == "window":
+                network += ["--pte", f"decoder=decoder{'' if dtype == 'f32' else f'_{dtype}'}.pte"]
         self.command = [
             args.program, "bench", *network, "--image", args.picture, "--task", TASK,
             "--threads", str(args.threads), "--rounds", "1", "--format", "json",
@@ -278,6 +357,10 @@ def main():
     parser.add_argument("--program", type=Path, default=ROOT / "target/release/florence2")
     parser.add_argument("--dtypes", default="f32,bf16,f16", help="of the program's candle; nothing leaves it out")
     parser.add_argument("--tract", default="", help="variants of the ONNX parts for the program's tract, such as fp32,fp16")
+    parser.add_argument("--executorch", type=Path, help="the folder of the ExecuTorch programs")
+    parser.add_argument(
+        "--pte", default="f32-cached,int8-cached", help="of those, dtype and form (cached or window), such as f32-window"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -293,10 +376,13 @@ def main():
             exporter += [] if (args.onnx / "onnx").is_dir() else ["--flat"]
             subprocess.run(exporter, check=True, stdout=sys.stderr)
         engines.append(("onnxruntime", "f32"))
+    pte = list(filter(None, args.pte.split(","))) if args.executorch else []
+    engines += [("executorch", what) for what in pte]
     runners = [Python(args, *engine) for engine in engines]
     size = json.loads((args.model / "preprocessor_config.json").read_text())["size"]
     ours = [("candle", dtype) for dtype in filter(None, args.dtypes.split(","))]
     ours += [("tract", variant) for variant in filter(None, args.tract.split(","))]
+    ours += [("executorch", what) for what in pte]
     if args.tract and not args.onnx:
         parser.error("--tract needs --onnx")
     if ours:
@@ -333,6 +419,9 @@ def main():
     for name, answers in rounds.items():
         cells = []
         for stage in STAGES:
+            if stage not in answers[0]["stages"]:
+                cells.append("")
+                continue
             median = statistics.median(answer["stages"][stage] for answer in answers)
             # A round's own ratio: the machine's speed drifts between rounds.
             ratio = statistics.median(a["stages"][stage] / b["stages"][stage] for a, b in zip(answers, first))
@@ -349,6 +438,8 @@ def agreement(tokens, expected):
         return "not told"
     told = []
     for name, wanted in expected.items():
+        if name not in tokens:
+            continue
         same = next((n for n, (a, b) in enumerate(zip(tokens[name], wanted)) if a != b), TOKENS)
         told.append("same" if tokens[name] == wanted else f"{name}: first {same}")
     return "same" if set(told) == {"same"} else ", ".join(told)

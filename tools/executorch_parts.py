@@ -62,6 +62,11 @@ class Cached:
         self.run, self.mask, self.at = step, mask, 0
         self.cross, self.own, self.heads = list(cross(hidden)), None, heads
 
+    def select(self, rows):
+        """Makes row i what row rows[i] was."""
+        if self.own is not None and rows != list(range(len(self.own[0]))):
+            self.own = [values[rows] for values in self.own]
+
     def step(self, tokens):
         """[rows] to logits [rows, vocabulary]."""
         if self.own is None:
