@@ -1,11 +1,13 @@
 //! The parts of the network among the programs of a folder, each checked by what its methods take and give.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{ExecuTorchError, LoadError};
 use crate::folder::{Form, Manifest, Part, Paths, Programs, Role, Variants};
 use crate::program::Program;
 use crate::tensor::{Dtype, Signature, TensorType, WholeType};
+
+const PARTS: [Part; 3] = [Part::Vision, Part::Encoder, Part::Decoder];
 
 /// A method of one of the programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +102,9 @@ impl Decoder {
 struct Opened<'a> {
     programs: Vec<Program>,
     manifest: &'a Manifest,
+    /// Files that have passed already.
+    checked: Vec<PathBuf>,
+    map: bool,
 }
 
 impl Opened<'_> {
@@ -107,9 +112,25 @@ impl Opened<'_> {
         if let Some(at) = self.programs.iter().position(|program| program.file() == path) {
             return Ok(at);
         }
-        self.manifest.check(path)?;
-        self.programs.push(Program::open(path).map_err(|source| refused(path, source))?);
+        if !self.checked.iter().any(|checked| checked == path) {
+            self.manifest.check(path)?;
+        }
+        self.programs.push(Program::open(path, self.map).map_err(|source| refused(path, source))?);
         Ok(self.programs.len() - 1)
+    }
+
+    /// Checks the files that will be opened, as far as that is known, at once: a checksum takes as long as loading.
+    fn check(&mut self, files: Vec<PathBuf>) -> Result<(), LoadError> {
+        let manifest = self.manifest;
+        std::thread::scope(|scope| {
+            let running: Vec<_> = files.iter().map(|file| scope.spawn(|| manifest.check(file))).collect();
+            running.into_iter().try_for_each(|running| match running.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        self.checked = files;
+        Ok(())
     }
 
     fn methods(&mut self, program: usize) -> Result<Vec<String>, LoadError> {
@@ -177,13 +198,22 @@ impl Parts {
         variants: &Variants,
         paths: &Paths,
         form: Option<Form>,
+        map: bool,
     ) -> Result<Self, LoadError> {
         let folder = Programs::find(folder)?;
         let manifest = Manifest::read(&folder.folder)?;
-        let mut opened = Opened { programs: Vec::new(), manifest: &manifest };
+        let mut opened = Opened { programs: Vec::new(), manifest: &manifest, checked: Vec::new(), map };
+        let mut first: Vec<PathBuf> = Vec::new();
+        for part in PARTS {
+            let candidates = folder.candidates(part, variants, paths).into_iter().flatten().flatten();
+            first.extend(candidates.map(|candidate| candidate.path).next());
+        }
+        first.sort();
+        first.dedup();
+        opened.check(first)?;
         let mut problems = Vec::new();
         let mut found = Vec::new();
-        for part in [Part::Vision, Part::Encoder, Part::Decoder] {
+        for part in PARTS {
             match opened.find(part, &folder, variants, paths, form)? {
                 Ok((form, program, name)) => found.push((form, Method { program, name, part: part.name() })),
                 Err(problem) => problems.push(problem),
@@ -232,27 +262,12 @@ impl Parts {
         }
     }
 
-    /// Loads the methods, those of each file on a thread of its own.
+    /// Loads the methods. One after the other: most of it waits for memory, and each needs some that it gives back.
     fn prepare(&mut self) -> Result<(), LoadError> {
         let methods: Vec<Method> = self.methods().into_iter().map(|method| method.clone()).collect();
-        let prepare = |at: usize, program: &mut Program| {
-            for method in methods.iter().filter(|method| method.program == at) {
-                program.prepare(&method.name).map_err(|source| refused(program.file(), source))?;
-            }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            let prepare = &prepare;
-            let running = self
-                .programs
-                .iter_mut()
-                .enumerate()
-                .map(|(at, program)| scope.spawn(move || prepare(at, program)));
-            let running: Vec<_> = running.collect();
-            running.into_iter().try_for_each(|running| match running.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
+        methods.iter().try_for_each(|method| {
+            let program = &mut self.programs[method.program];
+            program.prepare(&method.name).map_err(|source| refused(program.file(), source))
         })
     }
 }

@@ -14,8 +14,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// ExecuTorch must have been started before.
-    pub(crate) fn open(file: &Path) -> Result<Self, ExecuTorchError> {
-        Ok(Self { file: file.to_owned(), module: imp::Module::open(file)? })
+    pub(crate) fn open(file: &Path, map: bool) -> Result<Self, ExecuTorchError> {
+        Ok(Self { file: file.to_owned(), module: imp::Module::open(file, map)? })
     }
 
     pub(crate) fn file(&self) -> &Path {
@@ -63,7 +63,7 @@ mod imp {
     pub(super) enum Module {}
 
     impl Module {
-        pub(super) fn open(_: &Path) -> Result<Self, ExecuTorchError> {
+        pub(super) fn open(_: &Path, _: bool) -> Result<Self, ExecuTorchError> {
             Err(ExecuTorchError { status: "NotBuilt".to_owned(), log: Vec::new() })
         }
 
@@ -107,11 +107,10 @@ mod imp {
     pub(super) struct Module(executorch::module::Module<'static>);
 
     impl Module {
-        pub(super) fn open(file: &Path) -> Result<Self, ExecuTorchError> {
-            // Read, not mapped: whoever shortens a mapped file ends the processes that use it. Methods of one file use the same
-            // memory, one after the other.
-            let builder = ModuleBuilder::new(file).load_mode(LoadMode::File).share_memory_arenas(true);
-            let mut module = builder.build();
+        pub(super) fn open(file: &Path, map: bool) -> Result<Self, ExecuTorchError> {
+            let mode = if map { LoadMode::Mmap } else { LoadMode::File };
+            // Methods of one file use the same memory, one after the other.
+            let mut module = ModuleBuilder::new(file).load_mode(mode).share_memory_arenas(true).build();
             // Of damaged files, about one in twenty crashes the runtime with its default, and one in two hundred with this.
             logged(|| module.load(Some(ProgramVerification::InternalConsistency), None))?;
             Ok(Self(module))

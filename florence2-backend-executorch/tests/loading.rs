@@ -335,8 +335,10 @@ fn ids_are_those_of_the_configuration_if_there_is_one() {
 fn files_may_be_replaced_under_a_running_network() {
     let files = ["vision.pte", "encoder.pte", "decoder.pte", "cached.pte", "config.json"];
     let folder = Programs::new("files_may_be_replaced_under_a_running_network", &files);
-    for form in [Form::Window, Form::Cached] {
-        let mut model = ExecuTorch { form: Some(form), ..plain() }.load(folder.folder()).unwrap();
+    for (form, map) in
+        [(Form::Window, false), (Form::Cached, false), (Form::Window, true), (Form::Cached, true)]
+    {
+        let mut model = ExecuTorch { form: Some(form), map, ..plain() }.load(folder.folder()).unwrap();
         let mut run = || {
             let images = model.encode_image(&[picture(0, 136, 104)]).unwrap();
             let mut state = model.encode_prompt(&[Ask { image: &images[0], prompt: &[0, 5, 6, 2] }]).unwrap();
@@ -350,7 +352,12 @@ fn files_may_be_replaced_under_a_running_network() {
         };
         let before = run();
         for file in &files {
-            fs::File::create(folder.path(file)).unwrap();
+            if map {
+                folder.write("other", "another");
+                folder.rename("other", file);
+            } else {
+                fs::File::create(folder.path(file)).unwrap();
+            }
         }
         assert!(run() == before, "{form:?}");
         for file in &files {

@@ -207,6 +207,11 @@ pub(crate) struct BackendArgs {
     #[arg(long, value_name = "PART=FILE")]
     pub(crate) pte: Option<String>,
 
+    /// executorch: map the files instead of reading them; less memory, but a file that is changed in its place then ends the
+    /// program
+    #[arg(long)]
+    pub(crate) mmap: bool,
+
     /// candle: cpu, or cuda, cuda:1, metal, where the program was built with them
     #[arg(long, value_parser = device, default_value = "cpu", value_name = "DEVICE")]
     pub(crate) device: Device,
@@ -231,6 +236,9 @@ impl BackendArgs {
         }
         if let Some(pte) = &self.pte {
             text.push_str(&format!(" --pte {pte}"));
+        }
+        if self.mmap {
+            text.push_str(" --mmap");
         }
         if self.device != Device::default() {
             text.push_str(&format!(" --device {}", self.device));

@@ -38,6 +38,7 @@ impl Chosen {
         match args.backend {
             BackendArg::Candle if args.variant.is_some() => other("--variant", "tract or executorch"),
             BackendArg::Candle | BackendArg::Tract if args.pte.is_some() => other("--pte", "executorch"),
+            BackendArg::Candle | BackendArg::Tract if args.mmap => other("--mmap", "executorch"),
             BackendArg::Candle => Ok(Self::Candle(Candle {
                 device: args.device,
                 dtype: args.dtype.unwrap_or_default().into(),
@@ -74,6 +75,7 @@ impl Chosen {
                 Ok(Self::ExecuTorch(ExecuTorch {
                     variants: variants.unwrap_or_default(),
                     paths: paths.unwrap_or_default(),
+                    map: args.mmap,
                     threads: args.threads,
                     ..ExecuTorch::default()
                 }))
