@@ -80,11 +80,10 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuant
 from executorch.devtools.backend_debug import get_delegation_info
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
-from executorch_parts import SUFFIXES, TEXT, Cached, Parts, Window, padded
+from executorch_files import FILES, FORMS, SUFFIXES, TEXT
+from executorch_parts import Cached, Parts, Window, padded
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-FORMS = {"window": ["vision", "encoder", "decoder"], "cached": ["vision", "encoder", "cross", "step"]}
-FILES = {"vision": "vision", "encoder": "encoder", "decoder": "decoder", "cross": "cached", "step": "cached"}
 DTYPES = ["f32", "int8"]
 RELATIVE = 1e-4
 CORRELATION = {"f16": 0.999, "int8": 0.95}
