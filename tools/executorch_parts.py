@@ -1,5 +1,6 @@
 """The network, run from the ExecuTorch programs that `export_executorch.py` writes."""
 
+import numpy as np
 import torch
 from executorch.extension.pybindings import portable_lib
 from executorch.runtime import Runtime, Verification
@@ -57,6 +58,12 @@ class Parts:
     def encode(self, pixels, ids, mask):
         (features,) = self.run("vision", pixels)
         return self.run("encoder", features, ids, mask)[0]
+
+
+def differences(got, wanted):
+    """Of all outputs, the greatest difference as a share of the greatest value, and the least correlation."""
+    worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, wanted))
+    return worst, min(float(np.corrcoef(a.flatten(), b.flatten())[0, 1]) for a, b in zip(got, wanted))
 
 
 def padded(prompt, length):
