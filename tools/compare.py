@@ -1,12 +1,12 @@
-"""Times the program beside PyTorch, ONNX Runtime and ExecuTorch: the same checkpoint, picture and prompt, in turns, one table.
+"""Times the program beside PyTorch, ONNX Runtime and ExecuTorch: one checkpoint, picture and prompt, in turns, one table.
 
     cargo build --release -p florence2-cli --features tract,executorch
     python tools/compare.py MODEL [--threads 2] [--rounds 5] [--onnx DIR [--tract fp32]] [--executorch PROGRAMS]
 
 MODEL is a folder in the transformers layout (`tools/random_checkpoint.py base MODEL` makes one of the real size). DIR holds
-the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where `tools/export_onnx.py` writes them. PROGRAMS is what
-`tools/export_executorch.py MODEL PROGRAMS --dtypes f32,int8` writes: its files are run by ExecuTorch's own Python runtime and by
-the program, each form and dtype that --pte names.
+the parts of the hub's ONNX export (vision_encoder.onnx, ...), or is where `tools/export_onnx.py` writes them. PROGRAMS is
+what `tools/export_executorch.py MODEL PROGRAMS --dtypes f32,int8` writes: ExecuTorch's own Python runtime and the program run
+each of f32-cached, f32-window, int8-cached and int8-window whose files are there, or those that --pte names.
 
 Every engine is a process of its own, and idle while another one is timed. A round times each engine once; the table has the
 medians of the rounds, in parentheses those of the ratio within a round. Stages, from pixel values that are ready:
@@ -19,8 +19,11 @@ medians of the rounds, in parentheses those of the ratio within a round. Stages,
     beams       the same with three beams
 
 Captions run with the checkpoints' rules (no 3-gram twice, <s> and </s> forced) and cannot end before the 20th token.
-PyTorch's are transformers' `generate`. A decoder with a window is timed by greedy searches only: its step costs as much at the
-first token as at the last.
+PyTorch's are transformers' `generate`. In Python, a decoder with a window is timed by the greedy search only, and its step by
+the 5 after the first, since it costs as much at the first token as at the last; `florence2 bench` does all, which at the base
+size takes a minute a round: --pte leaves it out.
+
+All have --threads threads. ExecuTorch has a pool for each process, which its worker sets before it loads a program.
 """
 
 import argparse
@@ -133,14 +136,15 @@ class Torch:
 
 
 class Searches:
-    """Searches over `start(features)`, which gives the prompt's state, and `step(state, origins, tokens)`, which makes row i what
-    row origins[i] was, feeds it a token, and gives logits [rows, vocabulary]."""
+    """Searches over `begin(encoded)`, which gives a state without tokens, and `step(state, origins, tokens)`, which makes
+    row i what row origins[i] was, feeds it a token, and gives logits [rows, vocabulary]."""
 
-    beams = True
+    # Tokens of which `steps` takes the time.
+    fed = TOKENS
 
     def steps(self, encoded):
         state, token, times = self.begin(encoded), EOS, []
-        for _ in range(TOKENS):
+        for _ in range(self.fed):
             spent, logits = timed(lambda: self.step(state, [0], [token]))
             token = int(logits[0].argmax())
             times.append(spent)
@@ -208,48 +212,39 @@ class ExecuTorch(Searches):
 
     def __init__(self, args, what):
         import torch
-        from executorch.extension.pybindings import portable_lib
-        from executorch_parts import SUFFIXES, Cached, Parts, Window, padded
+        from executorch_files import networks
+        from executorch_parts import Cached, Parts, Window, padded, use_threads
 
-        torch.set_num_threads(args.threads)
+        use_threads(args.threads)
         torch.set_grad_enabled(False)
-        portable_lib._unsafe_reset_threadpool(args.threads)
-        self.torch, self.decoders = torch, {"cached": Cached, "window": Window}
-        self.dtype, self.form = what.split("-")
+        self.torch, self.decoders = torch, (Cached, Window)
         self.version = f"executorch {version('executorch')}"
-        self.beams = self.form == "cached"
-        suffix = SUFFIXES[self.dtype]
-        files = {"vision": "vision", "encoder": "encoder"}
-        files |= {"cross": "cached", "step": "cached"} if self.beams else {"decoder": "decoder"}
-        files = {method: f"{file}{suffix}.pte" for method, file in files.items()}
-        self.load_ms, self.parts = timed(lambda: Parts(args.executorch, files))
-        text = json.loads((args.model / "config.json").read_text())["text_config"]
-        manifest = json.loads((args.executorch / "manifest.json").read_text())["limits"]
-        self.heads, self.window = text["decoder_attention_heads"], manifest["window"]
+        self.load_ms, self.parts = timed(lambda: Parts(args.executorch, networks(args.executorch)[what]))
+        self.cached = "step" in self.parts.methods
+        # Beams would be as many windows.
+        self.beams, self.fed = self.cached, TOKENS if self.cached else 6
         pixels, prompt = question(args.model)
         self.pixels = torch.from_numpy(pixels)
-        self.ids, self.mask = padded(prompt, manifest["prompt"])
+        self.ids, self.mask = padded(prompt, self.parts.shapes("encoder")[1][1])
 
     def vision(self):
         return self.parts.run("vision", self.pixels)[0]
 
     def encode(self, features):
-        hidden = self.parts.run("encoder", features, self.ids, self.mask)[0]
-        # The keys and values of the cross-attention, as other engines have them from their first step or here.
-        return self.begin(hidden)
+        (hidden,) = self.parts.run("encoder", features, self.ids, self.mask)
+        return hidden, self.parts.run("cross", hidden) if self.cached else None
 
     def begin(self, encoded):
-        if not self.torch.is_tensor(encoded):
-            return encoded
-        if self.form == "window":
-            return self.decoders["window"](self.run_of("decoder"), encoded, self.mask, self.window)
-        return self.decoders["cached"](self.run_of("cross"), self.run_of("step"), encoded, self.mask, self.heads)
-
-    def run_of(self, method):
-        return lambda *given: self.parts.run(method, *given)
+        hidden, cross = encoded
+        cached, window = self.decoders
+        if not self.cached:
+            length = self.parts.shapes("decoder")[2][1]
+            return window(lambda *given: self.parts.run("decoder", *given), hidden, self.mask, length)
+        heads = self.parts.shapes("step")[3][1]
+        return cached(lambda _: cross, lambda *given: self.parts.run("step", *given), hidden, self.mask, heads)
 
     def step(self, state, origins, tokens):
-        if self.beams:
+        if self.cached:
             state.select(origins)
         return state.step(self.torch.tensor(tokens)).numpy()
 
@@ -329,10 +324,10 @@ class Program:
             "executorch": ["--backend", "executorch", "--model", args.executorch],
         }[backend]
         if backend == "executorch":
-            dtype, form = form.split("-")
-            network += ["--variant", {"f32": "fp32"}.get(dtype, dtype)]
-            if form == "window":
-                network += ["--pte", f"decoder=decoder{'' if dtype == 'f32' else f'_{dtype}'}.pte"]
+            files = args.networks[form]
+            network += ["--variant", {"f32": "fp32", "int8": "int8"}[form.split("-")[0]]]
+            if "decoder" in files:
+                network += ["--pte", f"decoder={files['decoder']}"]
         self.command = [
             args.program, "bench", *network, "--image", args.picture, "--task", TASK,
             "--threads", str(args.threads), "--rounds", "1", "--format", "json",
@@ -356,10 +351,12 @@ def main():
     )
     parser.add_argument("--program", type=Path, default=ROOT / "target/release/florence2")
     parser.add_argument("--dtypes", default="f32,bf16,f16", help="of the program's candle; nothing leaves it out")
-    parser.add_argument("--tract", default="", help="variants of the ONNX parts for the program's tract, such as fp32,fp16")
+    parser.add_argument(
+        "--tract", default="", help="variants of the ONNX parts for the program's tract, such as fp32,fp16"
+    )
     parser.add_argument("--executorch", type=Path, help="the folder of the ExecuTorch programs")
     parser.add_argument(
-        "--pte", default="f32-cached,int8-cached", help="of those, dtype and form (cached or window), such as f32-window"
+        "--pte", help="of those, dtypes and forms, such as f32-cached,int8-cached [default: all there are]"
     )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -376,20 +373,22 @@ def main():
             exporter += [] if (args.onnx / "onnx").is_dir() else ["--flat"]
             subprocess.run(exporter, check=True, stdout=sys.stderr)
         engines.append(("onnxruntime", "f32"))
-    pte = list(filter(None, args.pte.split(","))) if args.executorch else []
-    engines += [("executorch", what) for what in pte]
-    runners = [Python(args, *engine) for engine in engines]
+    if args.pte is not None and not args.executorch:
+        parser.error("--pte needs --executorch")
+    args.networks = found_networks(args) if args.executorch else {}
+    engines += [("executorch", what) for what in args.networks]
     size = json.loads((args.model / "preprocessor_config.json").read_text())["size"]
     ours = [("candle", dtype) for dtype in filter(None, args.dtypes.split(","))]
     ours += [("tract", variant) for variant in filter(None, args.tract.split(","))]
-    ours += [("executorch", what) for what in pte]
+    ours += [("executorch", what) for what in args.networks]
     if args.tract and not args.onnx:
         parser.error("--tract needs --onnx")
+    if ours and not args.program.exists():
+        without = "" if args.tract or args.executorch else ", or --dtypes '' without it"
+        build = "cargo build --release -p florence2-cli --features tract,executorch"
+        raise SystemExit(f"{args.program} is missing: {build}{without}")
+    runners = [Python(args, *engine) for engine in engines]
     if ours:
-        if not args.program.exists():
-            raise SystemExit(
-                f"{args.program} is missing: cargo build --release -p florence2-cli, or --dtypes '' without it"
-            )
         folder = tempfile.TemporaryDirectory()
         args.picture = Path(folder.name) / "picture.png"
         picture(size["width"], size["height"]).save(args.picture)
@@ -419,17 +418,41 @@ def main():
     for name, answers in rounds.items():
         cells = []
         for stage in STAGES:
-            if stage not in answers[0]["stages"]:
+            times = [(a["stages"].get(stage), b["stages"].get(stage)) for a, b in zip(answers, first)]
+            if times[0][0] is None:
                 cells.append("")
                 continue
-            median = statistics.median(answer["stages"][stage] for answer in answers)
-            # A round's own ratio: the machine's speed drifts between rounds.
-            ratio = statistics.median(a["stages"][stage] / b["stages"][stage] for a, b in zip(answers, first))
-            cells.append(f"{median:.1f} ({ratio:.2f})")
+            cell = f"{statistics.median(time for time, _ in times):.1f}"
+            if times[0][1] is not None:
+                # A round's own ratio: the machine's speed drifts between rounds.
+                cell += f" ({statistics.median(time / other for time, other in times):.2f})"
+            cells.append(cell)
         cells.append(f"{max(answer['peak_rss_bytes'] for answer in answers) / 1e6:.0f}")
         cells.append(f"{statistics.median(answer['load_ms'] for answer in answers):.0f}")
         cells.append(agreement(answers[-1].get("tokens"), first[-1]["tokens"]))
         print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def found_networks(args):
+    """The ExecuTorch programs that are to be timed: for each dtype and form, the files of its methods."""
+    from executorch_files import networks
+
+    folder = args.executorch
+    if not folder.is_dir():
+        raise SystemExit(f"{folder} is no folder")
+    found = networks(folder)
+    if not found:
+        raise SystemExit(
+            f"{folder} has no whole network in f32 or int8: tools/export_executorch.py {args.model} {folder}"
+        )
+    # The program takes all from one folder.
+    for name in ("config.json", "tokenizer.json", "preprocessor_config.json"):
+        if not (folder / name).exists():
+            raise SystemExit(f"{folder} has no {name}: tools/export_executorch.py copies it, if the checkpoint has it")
+    named = found if args.pte is None else list(filter(None, args.pte.split(",")))
+    if wrong := [what for what in named if what not in found]:
+        raise SystemExit(f"--pte: {folder} has no {wrong[0]}; it has {', '.join(found)}")
+    return {what: found[what] for what in named}
 
 
 def agreement(tokens, expected):

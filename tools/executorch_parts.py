@@ -1,38 +1,69 @@
-"""The ExecuTorch programs that `export_executorch.py` writes: their names, and the network run from them."""
+"""The network, run from the ExecuTorch programs that `export_executorch.py` writes."""
 
+import numpy as np
 import torch
+from executorch.extension.pybindings import portable_lib
 from executorch.runtime import Runtime, Verification
 
-SUFFIXES = {"f32": "", "f16": "_fp16", "int8": "_int8"}
-# The file with all that comes after the picture, in both forms.
-TEXT = "text"
 # A cache is made longer by as many entries at a time, so that it is seldom copied.
 BLOCK = 32
 PAD = 1
+
+
+def use_threads(count):
+    """For PyTorch and for ExecuTorch, each of which has its own; before any program is loaded."""
+    torch.set_num_threads(count)
+    portable_lib._unsafe_reset_threadpool(count)
+    if (got := portable_lib._threadpool_get_thread_count()) != count:
+        raise SystemExit(f"ExecuTorch has {got} threads, and does not take {count}")
+
+
+def opened(path):
+    try:
+        return Runtime.get().load_program(path, verification=Verification.InternalConsistency)
+    except RuntimeError as error:
+        raise SystemExit(f"{path} is no program that ExecuTorch reads: {error}")
+
+
+def own_name(program, method):
+    """What a file calls a method, or None: a file with one part has it as `forward`."""
+    return next((name for name in ("forward", method) if name in program.method_names), None)
+
+
+def input_shapes(program, method):
+    """Free axes are as long as they can be."""
+    about = program.metadata(own_name(program, method))
+    return [list(about.input_tensor_meta(i).sizes()) for i in range(about.num_inputs())]
 
 
 class Parts:
     """Programs in a folder. `files` says for each method (vision, encoder, decoder, cross, step) which file has it."""
 
     def __init__(self, folder, files):
-        programs = {
-            file: Runtime.get().load_program(folder / file, verification=Verification.InternalConsistency)
-            for file in set(files.values())
-        }
+        self.files, self.programs = files, {file: opened(folder / file) for file in set(files.values())}
         self.methods = {}
         for method, file in files.items():
-            # A file with one part has it as `forward`.
-            found = programs[file].method_names
-            self.methods[method] = programs[file].load_method("forward" if found == {"forward"} else method)
-        self.programs = programs
+            program = self.programs[file]
+            if (name := own_name(program, method)) is None:
+                raise SystemExit(f"{folder / file} has no {method}, only {', '.join(sorted(program.method_names))}")
+            self.methods[method] = program.load_method(name)
 
     def run(self, method, *inputs):
-        # The next run writes over what a method gave.
-        return [value.clone() for value in self.methods[method].execute(inputs)]
+        # Copies, which the next run leaves alone.
+        return self.methods[method].execute(inputs)
+
+    def shapes(self, method):
+        return input_shapes(self.programs[self.files[method]], method)
 
     def encode(self, pixels, ids, mask):
         (features,) = self.run("vision", pixels)
         return self.run("encoder", features, ids, mask)[0]
+
+
+def differences(got, wanted):
+    """Of all outputs, the greatest difference as a share of the greatest value, and the least correlation."""
+    worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, wanted))
+    return worst, min(float(np.corrcoef(a.flatten(), b.flatten())[0, 1]) for a, b in zip(got, wanted))
 
 
 def padded(prompt, length):

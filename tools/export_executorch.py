@@ -69,7 +69,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import checkpoint
-import numpy as np
 import torch
 from checkpoint import MARGIN, chosen, copy_settings, load, say
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
@@ -80,11 +79,10 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuant
 from executorch.devtools.backend_debug import get_delegation_info
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
-from executorch_parts import SUFFIXES, TEXT, Cached, Parts, Window, padded
+from executorch_files import FILES, FORMS, SUFFIXES, TEXT
+from executorch_parts import Cached, Parts, Window, differences, padded
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-FORMS = {"window": ["vision", "encoder", "decoder"], "cached": ["vision", "encoder", "cross", "step"]}
-FILES = {"vision": "vision", "encoder": "encoder", "decoder": "decoder", "cross": "cached", "step": "cached"}
 DTYPES = ["f32", "int8"]
 RELATIVE = 1e-4
 CORRELATION = {"f16": 0.999, "int8": 0.95}
@@ -373,8 +371,7 @@ class Checks:
     def judge(self, what, dtype, got, wanted):
         if any(a.shape != b.shape or not a.isfinite().all() for a, b in zip(got, wanted, strict=True)):
             return self.fail(f"{what} gives shapes {[list(a.shape) for a in got]} or values that are not finite")
-        worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, wanted))
-        least = min(float(np.corrcoef(a.flatten(), b.flatten())[0, 1]) for a, b in zip(got, wanted))
+        worst, least = differences(got, wanted)
         say(f"{what}: differs from PyTorch by {worst:.1e} of the greatest value, correlation {least:.7f}")
         if dtype == "f32" and not worst < RELATIVE:
             self.fail(f"{what} differs from PyTorch by {worst:.1e} of the greatest value")
