@@ -1,10 +1,14 @@
 //! Links ExecuTorch's shared libraries, if the feature `runtime` asks for them.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The one that the headers of the bindings are of.
 const VERSION: &str = "1.5.1";
+
+/// What is linked, and behind it what is opened at run time and cannot be done without.
+const NEEDED: [&str; 3] = ["executorch", "executorch_threadpool", "executorch_kernels_optimized"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -15,8 +19,8 @@ fn main() {
     }
     if let Err(problem) = link() {
         println!(
-            "cargo::error=the feature `runtime` needs the shared libraries of ExecuTorch {VERSION}: {problem}. tools/get-executorch.sh \
-             brings them; FLORENCE2_EXECUTORCH_HOME may name another folder whose lib/ holds them."
+            "cargo::error=the feature `runtime` needs the shared libraries of ExecuTorch {VERSION}: {problem}. \
+             tools/get-executorch.sh brings them; FLORENCE2_EXECUTORCH_HOME may name another folder whose lib/ holds them."
         );
     }
 }
@@ -35,27 +39,51 @@ fn link() -> Result<(), String> {
     }
     let lib = home.join("lib");
     let suffix = if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("macos") { ".dylib" } else { ".so" };
+    let names = libraries(&lib, suffix).map_err(|error| format!("cannot read {}: {error}", lib.display()))?;
+    for needed in NEEDED {
+        if !names.contains(&format!("lib{needed}{suffix}")) {
+            return Err(format!("{} has no lib{needed}{suffix}", lib.display()));
+        }
+    }
     // Under target/, so that cargo has the folder among those that `cargo run` and `cargo test` look for libraries in, here and
     // in every crate that depends on this one.
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("there is no OUT_DIR")?).join("lib");
-    fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
-    let cannot = |error| format!("cannot read {}: {error}", lib.display());
-    for entry in fs::read_dir(&lib).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
-        let name = entry.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with("libexecutorch") && name.ends_with(suffix)) {
-            fs::copy(entry.path(), out.join(&name)).map_err(cannot)?;
-        }
-    }
-    for name in ["executorch", "executorch_threadpool"] {
-        let file = format!("lib{name}{suffix}");
-        if !out.join(&file).is_file() {
-            return Err(format!("{} has no {file}", lib.display()));
-        }
+    copy(&lib, &out, &names, suffix)
+        .map_err(|error| format!("cannot write to {}: {error}", out.display()))?;
+    for name in &NEEDED[..2] {
         println!("cargo::rustc-link-lib=dylib={name}");
     }
     println!("cargo::rustc-link-search=native={}", out.display());
-    // What DEP_FLORENCE2_EXECUTORCH_LIB_DIR is to programs.
+    // What DEP_FLORENCE2_EXECUTORCH_LIB_DIR is to programs that depend on this crate directly.
     println!("cargo::metadata=LIB_DIR={}", out.display());
+    Ok(())
+}
+
+/// The names of ExecuTorch's libraries in a folder.
+fn libraries(folder: &Path, suffix: &str) -> std::io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(folder)? {
+        if let Ok(name) = entry?.file_name().into_string()
+            && name.starts_with("libexecutorch")
+            && name.ends_with(suffix)
+        {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Makes `to` hold these libraries, and no others: all that are there are opened.
+fn copy(from: &Path, to: &Path, names: &BTreeSet<String>, suffix: &str) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for old in libraries(to, suffix)?.difference(names) {
+        fs::remove_file(to.join(old))?;
+    }
+    for name in names {
+        // Programs may be running with the old one, which must not change under them.
+        let part = to.join(format!("{name}.part"));
+        fs::copy(from.join(name), &part)?;
+        fs::rename(part, to.join(name))?;
+    }
     Ok(())
 }

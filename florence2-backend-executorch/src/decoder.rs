@@ -216,6 +216,13 @@ impl Past {
 }
 
 impl Cached {
+    /// Runs a step of one row on zeros.
+    pub(crate) fn try_out(&self, programs: &mut [Program]) -> Result<(), RunError> {
+        let mask = Whole::new(self.mask, &vec![1; self.prompt]);
+        let cross = vec![Floats::zeros(self.heads * self.size * self.length); 2 * self.layers];
+        self.step(programs, &mask, &cross, &mut Cache::new(self), 0, &[0], |_, _| ())
+    }
+
     #[expect(clippy::too_many_arguments, reason = "a step has many inputs")]
     fn step(
         &self,

@@ -14,6 +14,20 @@ pub struct ExecuTorchError {
     pub(crate) log: Vec<String>,
 }
 
+impl ExecuTorchError {
+    /// The name of ExecuTorch's error, such as `InvalidProgram` or `MemoryAllocationFailed`.
+    #[must_use]
+    pub fn status(&self) -> &str {
+        &self.status
+    }
+
+    /// What it logged as errors within the call, line by line.
+    #[must_use]
+    pub fn log(&self) -> &[String] {
+        &self.log
+    }
+}
+
 impl fmt::Display for ExecuTorchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.status)?;
@@ -79,6 +93,14 @@ pub enum LoadError {
         #[source]
         source: serde_json::Error,
     },
+    /// `config.json` has something that makes no sense beside the programs.
+    #[error("{}: {problem}", file.display())]
+    Config {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// Parts of the network are not there.
     #[error(
         "{} lacks parts of the network: {}; {}", folder.display(), problems.join("; "),
@@ -132,6 +154,7 @@ impl LoadError {
             Self::Io { path: file, .. }
             | Self::Substitute { file, .. }
             | Self::Json { file, .. }
+            | Self::Config { file, .. }
             | Self::Damaged { file, .. }
             | Self::Signature { file, .. }
             | Self::ExecuTorch { file, .. } => Some(file),

@@ -1,6 +1,5 @@
 //! A folder of ExecuTorch programs: which file is which, and whether it is whole.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
@@ -181,6 +180,7 @@ impl FromStr for Paths {
 
 /// How a decoder remembers what it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Form {
     /// Not at all, as in the published files: all tokens go through it at every step, in a window that is always full. An
     /// answer is no longer than the window.
@@ -244,6 +244,14 @@ pub(crate) struct Candidate {
     pub(crate) role: Role,
 }
 
+impl Candidate {
+    /// Whether it is one of ours by its name, or is said to be. Others in the folder may be anything.
+    pub(crate) fn is_ours(&self) -> bool {
+        let stem = stem(&self.path);
+        self.role != Role::ByMethods || ["cached", "text"].iter().any(|name| stem.contains(name))
+    }
+}
+
 /// The programs of a folder.
 pub(crate) struct Programs {
     pub(crate) folder: PathBuf,
@@ -270,51 +278,42 @@ impl Programs {
         Ok(Self { folder, found })
     }
 
-    /// The files that may have a part, for each variant that will do, the best first.
+    /// The files that may have a part, for each variant that will do, the best first; or why that cannot be told.
     pub(crate) fn candidates(
         &self,
         part: Part,
         variants: &Variants,
         paths: &Paths,
-    ) -> Result<Vec<Vec<Candidate>>, String> {
+    ) -> Vec<Result<Vec<Candidate>, String>> {
         if let Some(path) = paths.of(part) {
             // As a path, it is what it is; by its name, it lies in the folder.
             let path = self.folder.join(path);
-            return Ok(vec![vec![Candidate { path, role: Role::One(part) }]]);
+            return vec![Ok(vec![Candidate { path, role: Role::One(part) }])];
         }
-        let mut all = Vec::new();
-        for &variant in wanted(variants.of(part)) {
+        let of = |&variant: &Variant| {
             let with = |wanted: Role| {
                 let fits =
                     move |(_, role, own): &&(PathBuf, Role, Variant)| *role == wanted && *own == variant;
-                self.found.iter().filter(fits)
+                let candidate = |(path, role, _): &(PathBuf, Role, Variant)| Candidate {
+                    path: path.clone(),
+                    role: *role,
+                };
+                self.found.iter().filter(fits).map(candidate).collect::<Vec<_>>()
             };
-            let named: Vec<&Path> = with(Role::One(part)).map(|(path, ..)| path.as_path()).collect();
-            if let [one, other, ..] = named[..] {
-                return Err(format!(
-                    "{} and {} may both be the {}, in {variant}: say which it is, or move one away",
-                    name(one),
-                    name(other),
-                    part.name()
-                ));
+            let (named, others) = (with(Role::One(part)), with(Role::ByMethods));
+            if let [one, other, ..] = named.as_slice() {
+                return Err(ambiguous(part, &one.path, &other.path));
             }
-            let by_methods = with(Role::ByMethods).map(|(path, role, _)| (path.as_path(), *role));
             // A form with a cache is in a file of its own, beside the published decoder, and better.
-            let by_name = named.iter().map(|&path| (path, Role::One(part)));
-            let candidates: Vec<_> = match part {
-                Part::Decoder => by_methods.chain(by_name).collect(),
-                _ => by_name.chain(by_methods).collect(),
-            };
-            let candidates = candidates.into_iter();
-            all.push(candidates.map(|(path, role)| Candidate { path: path.to_owned(), role }).collect());
-        }
-        Ok(all)
+            Ok(if part == Part::Decoder { [others, named].concat() } else { [named, others].concat() })
+        };
+        wanted(variants.of(part)).iter().map(of).collect()
     }
 
     /// The variant of the first file that may have a part, by its name.
     pub(crate) fn variant(&self, part: Part, variants: &Variants, paths: &Paths) -> Option<Variant> {
-        let candidates = self.candidates(part, variants, paths).ok()?;
-        let first = candidates.into_iter().flatten().next()?;
+        let candidates = self.candidates(part, variants, paths);
+        let first = candidates.into_iter().flatten().flatten().next()?;
         Some(Variant::of(&stem(&first.path)))
     }
 
@@ -352,6 +351,15 @@ impl Programs {
     }
 }
 
+pub(crate) fn ambiguous(part: Part, one: &Path, other: &Path) -> String {
+    format!(
+        "{} and {} may both be the {}: say which it is, or move one away",
+        name(one),
+        name(other),
+        part.name()
+    )
+}
+
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase()
 }
@@ -369,86 +377,89 @@ fn wanted(variant: Option<Variant>) -> &'static [Variant] {
     }
 }
 
-/// What `manifest.json` says of the files beside it.
-#[derive(Default)]
-pub(crate) struct Manifest {
-    files: HashMap<PathBuf, (u64, String)>,
+/// What `manifest.json` says of a file.
+#[derive(Deserialize)]
+struct Entry {
+    file: String,
+    bytes: u64,
+    sha256: String,
 }
 
-impl Manifest {
-    /// That of a folder, if there is one.
-    pub(crate) fn read(folder: &Path) -> Result<Self, LoadError> {
+impl Entry {
+    /// That of the manifest beside a file, if there is one and the file is in it.
+    fn of(path: &Path) -> Result<Option<Self>, LoadError> {
         #[derive(Deserialize)]
-        struct Raw {
+        struct Manifest {
             // Without it, it is something else's manifest.
             #[serde(default)]
             files: Vec<Entry>,
         }
-        #[derive(Deserialize)]
-        struct Entry {
-            file: String,
-            bytes: u64,
-            sha256: String,
-        }
-        let path = folder.join("manifest.json");
-        let text = florence2_files::read_if_there(&path, LARGEST);
-        let Some(text) = text.map_err(|source| LoadError::Io { path: path.clone(), source })? else {
-            return Ok(Self::default());
+        // What it was called when it was exported, whatever it is reached by.
+        let path = path.canonicalize().map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+        let manifest = path.with_file_name("manifest.json");
+        let text = florence2_files::read_if_there(&manifest, LARGEST);
+        let Some(text) = text.map_err(|source| LoadError::Io { path: manifest.clone(), source })? else {
+            return Ok(None);
         };
-        let raw: Raw = florence2_files::parse(&text).map_err(|error| unread(path, error))?;
-        let files = raw.files.into_iter();
-        let files = files.map(|entry| (folder.join(entry.file), (entry.bytes, entry.sha256.to_lowercase())));
-        Ok(Self { files: files.collect() })
+        let found: Manifest =
+            florence2_files::parse(&text).map_err(|error| unread(manifest.clone(), error))?;
+        let has_others = !found.files.is_empty();
+        let entry =
+            found.files.into_iter().find(|entry| path.file_name().is_some_and(|name| name == &*entry.file));
+        if entry.is_none() && has_others {
+            log::warn!("{} does not have {}, whose checksum is not checked", manifest.display(), name(&path));
+        }
+        Ok(entry)
     }
+}
 
-    /// Checks that a file is whole, as far as can be told: by the manifest, or else by what it says of itself.
-    pub(crate) fn check(&self, path: &Path) -> Result<(), LoadError> {
-        let failed = |source| LoadError::Io { path: path.to_owned(), source };
-        let damaged = |problem| LoadError::Damaged { file: path.to_owned(), problem };
-        let mut file = File::open(path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
-        let mut start = Vec::new();
-        file.by_ref().take(HEADER as u64).read_to_end(&mut start).map_err(failed)?;
-        if start.get(4..6).is_none_or(|magic| magic != b"ET") {
-            // Only now: a program may well begin with what a web page begins with.
-            return Err(match florence2_files::substitute(&start) {
-                Some(found) => LoadError::Substitute { file: path.to_owned(), found },
-                None => damaged(
-                    "it is no ExecuTorch program, which has ET in its fifth and sixth byte".to_owned(),
-                ),
-            });
-        }
-        if let Some(whole) = length_by_header(&start).filter(|&whole| length < whole) {
-            return Err(damaged(format!(
-                "it has {length} bytes of the {whole} that its head says: copy or download it again"
-            )));
-        }
-        let Some((bytes, sha256)) = self.files.get(path) else { return Ok(()) };
-        let expected = || format!("{bytes} bytes with the sha256 {sha256}");
-        if length != *bytes {
-            return Err(damaged(format!(
-                "it has {length} bytes, and manifest.json has {}: they are of two exports, or it was damaged",
-                expected()
-            )));
-        }
-        let mut hash = Sha256::new();
-        hash.update(&start);
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut buffer).map_err(failed)? {
-                0 => break,
-                read => hash.update(&buffer[..read]),
+/// Checks that a file is whole, as far as can be told: by the manifest, or else by what it says of itself.
+pub(crate) fn check(path: &Path) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Io { path: path.to_owned(), source };
+    let damaged = |problem| LoadError::Damaged { file: path.to_owned(), problem };
+    let mut file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut start = Vec::new();
+    file.by_ref().take(HEADER as u64).read_to_end(&mut start).map_err(failed)?;
+    if start.get(4..6).is_none_or(|magic| magic != b"ET") {
+        // Only now: a program may well begin with what a web page begins with.
+        return Err(match florence2_files::substitute(&start) {
+            Some(found) => LoadError::Substitute { file: path.to_owned(), found },
+            None => {
+                damaged("it is no ExecuTorch program, which has ET in its fifth and sixth byte".to_owned())
             }
-        }
-        let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if found != *sha256 {
-            return Err(damaged(format!(
-                "its sha256 is {found}, and manifest.json has {}: they are of two exports, or it was damaged",
-                expected()
-            )));
-        }
-        Ok(())
+        });
     }
+    if let Some(whole) = length_by_header(&start).filter(|&whole| length < whole) {
+        return Err(damaged(format!(
+            "it has {length} bytes of the {whole} that its head says: copy or download it again"
+        )));
+    }
+    let Some(Entry { bytes, sha256, .. }) = Entry::of(path)? else { return Ok(()) };
+    let expected = || format!("{bytes} bytes with the sha256 {sha256}");
+    if length != bytes {
+        return Err(damaged(format!(
+            "it has {length} bytes, and manifest.json has {}: they are of two exports, or it was damaged",
+            expected()
+        )));
+    }
+    let mut hash = Sha256::new();
+    hash.update(&start);
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).map_err(failed)? {
+            0 => break,
+            read => hash.update(&buffer[..read]),
+        }
+    }
+    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    if !found.eq_ignore_ascii_case(&sha256) {
+        return Err(damaged(format!(
+            "its sha256 is {found}, and manifest.json has {}: they are of two exports, or it was damaged",
+            expected()
+        )));
+    }
+    Ok(())
 }
 
 /// Bytes of the head that is read.

@@ -27,13 +27,17 @@
 //! | `EXECUTORCH_RS_LINK` | `0`: the bindings shall not look for static libraries |
 //! | `FLORENCE2_EXECUTORCH_HOME` | a folder whose `lib/` holds `libexecutorch.so` and the others |
 //!
-//! A program needs the libraries beside it when it runs, too: [`Runtime::folder`] is where they were found. Those with kernels
-//! and delegates register themselves when they are opened, which happens with the first load: all that are in that folder, so
-//! that another delegate is another file in it.
+//! A program needs the libraries when it runs, too. `cargo run` and `cargo test` find them; an installed program finds them where
+//! its run path says, which its own build script sets (that of `florence2-cli` is an example: it depends on this crate directly,
+//! and so is told their folder in `DEP_FLORENCE2_EXECUTORCH_LIB_DIR`), or by `LD_LIBRARY_PATH`. [`Runtime::folder`] is where they
+//! were found. Those with kernels and delegates register themselves when they are opened, which happens with the first load: all
+//! that are in that folder, so that another delegate is another file in it. Two libraries with the same kernels end the process.
+//!
+//! ExecuTorch's log and threads are the whole process's. Whoever runs it by other means, too, loads a network here first.
 //!
 //! # What it cannot do anything about
 //!
-//! A program is native code's input. Damaged files are refused by their checksum if the folder has a `manifest.json`, and
+//! A program is native code's input. Damaged files are refused by their checksum if the `manifest.json` beside them has it, and
 //! otherwise by what ExecuTorch itself checks, which misses some: a wrong answer or a crash can come of them. Where memory runs
 //! out within ExecuTorch, the process ends.
 

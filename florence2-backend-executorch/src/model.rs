@@ -32,8 +32,8 @@ pub struct ExecuTorch {
     /// The decoder's form. `None`: with a cache, if there is such a file, or else with a window.
     pub form: Option<Form>,
     /// Has tables stay in the files, which are mapped into memory, instead of reading them. That takes less memory (at the base
-    /// size 0.4 GB less) and loads faster; but whoever then shortens a file in its place ends this process. A file may be
-    /// removed, or replaced by another that is renamed to it.
+    /// size 0.4 GB less) and loads faster; but whoever then writes to a file in its place changes the weights of the running
+    /// network, and whoever shortens it ends this process. A file may be removed, or replaced by another that is renamed to it.
     pub map: bool,
     /// Threads; `None` for as many as there are cores. ExecuTorch has them for the whole process: the first network that is
     /// loaded says how many, and who asks for another number later is refused.
@@ -66,10 +66,10 @@ impl ExecuTorch {
     /// If a file is missing or broken, if a method is not what its name says, or if ExecuTorch is not there or cannot load
     /// one.
     pub fn load(&self, folder: &Path) -> Result<ExecuTorchModel, LoadError> {
-        Runtime::with_threads(self.threads)?;
+        // Whether there is an ExecuTorch at all, before anything else.
+        Runtime::start()?;
         let config = text_config(folder)?;
-        let Parts { programs, vision, encoder, decoder } =
-            Parts::find(folder, &self.variants, &self.paths, self.form, self.map)?;
+        let Parts { programs, vision, encoder, decoder } = Parts::find(folder, self)?;
         let spec = ModelSpec {
             image_width: vision.width,
             image_height: vision.height,
@@ -79,7 +79,19 @@ impl ExecuTorch {
             max_positions: decoder.positions(),
             special: config.special,
         };
-        Ok(ExecuTorchModel { id: next_id(), spec, parts: Parts { programs, vision, encoder, decoder } })
+        let ids = spec.special;
+        for (name, id) in
+            [("bos", ids.bos), ("pad", ids.pad), ("eos", ids.eos), ("decoder_start", ids.decoder_start)]
+        {
+            let vocabulary = spec.vocabulary_size;
+            if usize::try_from(id).is_ok_and(|id| id >= vocabulary) {
+                let problem = format!("{name}_token_id is {id}, and the programs know {vocabulary} tokens");
+                return Err(LoadError::Config { file: folder.join("config.json"), problem });
+            }
+        }
+        let mut parts = Parts { programs, vision, encoder, decoder };
+        parts.try_out()?;
+        Ok(ExecuTorchModel { id: next_id(), spec, parts })
     }
 }
 

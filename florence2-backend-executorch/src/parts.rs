@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{ExecuTorchError, LoadError};
-use crate::folder::{Form, Manifest, Part, Paths, Programs, Role, Variants};
+use crate::error::{ExecuTorchError, LoadError, RunError};
+use crate::folder::{Candidate, Form, Part, Programs, Role, ambiguous, check};
+use crate::model::ExecuTorch;
 use crate::program::Program;
+use crate::runtime::Runtime;
 use crate::tensor::{Dtype, Signature, TensorType, WholeType};
 
 const PARTS: [Part; 3] = [Part::Vision, Part::Encoder, Part::Decoder];
@@ -72,6 +74,8 @@ pub(crate) struct Cached {
     pub(crate) size: usize,
     /// Image tokens and prompt.
     pub(crate) length: usize,
+    /// Of the prompt alone.
+    pub(crate) prompt: usize,
     /// The most rows of a run.
     pub(crate) rows: usize,
     /// The most entries of the past, and so the most tokens.
@@ -101,11 +105,13 @@ impl Decoder {
 /// The files that were looked into.
 struct Opened<'a> {
     programs: Vec<Program>,
-    manifest: &'a Manifest,
     /// Files that have passed already.
     checked: Vec<PathBuf>,
-    map: bool,
+    executorch: &'a ExecuTorch,
 }
+
+/// A part where it was found: in which form, which program, and by which method.
+type Found = (Form, usize, &'static str);
 
 impl Opened<'_> {
     fn get(&mut self, path: &Path) -> Result<usize, LoadError> {
@@ -113,77 +119,103 @@ impl Opened<'_> {
             return Ok(at);
         }
         if !self.checked.iter().any(|checked| checked == path) {
-            self.manifest.check(path)?;
+            check(path)?;
         }
-        self.programs.push(Program::open(path, self.map).map_err(|source| refused(path, source))?);
+        self.programs.push(Program::open(path, self.executorch.map).map_err(|source| refused(path, source))?);
         Ok(self.programs.len() - 1)
     }
 
-    /// Checks the files that will be opened, as far as that is known, at once: a checksum takes as long as loading.
+    /// Checks files at once: a checksum takes as long as loading.
     fn check(&mut self, files: Vec<PathBuf>) -> Result<(), LoadError> {
-        let manifest = self.manifest;
         std::thread::scope(|scope| {
-            let running: Vec<_> = files.iter().map(|file| scope.spawn(|| manifest.check(file))).collect();
-            running.into_iter().try_for_each(|running| match running.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
+            let start = |file| std::thread::Builder::new().spawn_scoped(scope, move || check(file));
+            // Where there are no threads to be had: one after the other.
+            let running: Vec<_> = files.iter().map(|file| start(file).map_err(|_| file)).collect();
+            running.into_iter().try_for_each(|running| {
+                match running.map(std::thread::ScopedJoinHandle::join) {
+                    Ok(Ok(result)) => result,
+                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                    Err(file) => check(file),
+                }
             })
         })?;
         self.checked = files;
         Ok(())
     }
 
-    fn methods(&mut self, program: usize) -> Result<Vec<String>, LoadError> {
-        let program = &mut self.programs[program];
-        program.methods().map_err(|source| refused(program.file(), source))
+    /// The program of a candidate, and its methods.
+    fn look(&mut self, candidate: &Candidate) -> Result<(usize, Vec<String>), LoadError> {
+        let at = self.get(&candidate.path)?;
+        let program = &mut self.programs[at];
+        let methods = program.methods().map_err(|source| refused(&candidate.path, source))?;
+        Ok((at, methods))
     }
 
-    /// The first file with the methods of a part, and the form of a decoder.
-    fn find(
-        &mut self,
-        part: Part,
-        folder: &Programs,
-        variants: &Variants,
-        paths: &Paths,
-        form: Option<Form>,
-    ) -> Result<Result<(Form, usize, String), String>, LoadError> {
-        let candidates = match folder.candidates(part, variants, paths) {
-            Ok(candidates) => candidates,
-            Err(problem) => return Ok(Err(problem)),
-        };
+    /// The file with the methods of a part; or what is missing.
+    fn find(&mut self, part: Part, folder: &Programs) -> Result<Result<Found, String>, LoadError> {
+        let ExecuTorch { variants, paths, form, .. } = self.executorch;
         let forms: &[Form] = match (part, form) {
             (Part::Decoder, None) => &[Form::Cached, Form::Window],
             (Part::Decoder, Some(Form::Cached)) => &[Form::Cached],
             _ => &[Form::Window],
         };
-        let mut last = Vec::new();
-        for candidates in candidates {
+        let (mut last, mut stranger) = (Vec::new(), None);
+        for candidates in folder.candidates(part, variants, paths) {
+            let candidates = match candidates {
+                Ok(candidates) => candidates,
+                Err(problem) => return Ok(Err(problem)),
+            };
             for &form in forms {
+                let mut found: Option<(&Candidate, Found)> = None;
                 for candidate in &candidates {
-                    let program = self.get(&candidate.path)?;
-                    let methods = self.methods(program)?;
-                    let has = |name: &str| methods.iter().any(|method| method == name);
-                    let own = match part {
-                        Part::Vision => "vision",
-                        Part::Encoder => "encoder",
-                        Part::Decoder => "decoder",
-                    };
-                    let method = match form {
-                        Form::Cached => (has("cross") && has("step")).then_some("step"),
-                        Form::Window if has(own) => Some(own),
-                        // What it is, only its name can tell.
-                        Form::Window => {
-                            (has("forward") && matches!(candidate.role, Role::One(_))).then_some("forward")
-                        }
-                    };
-                    if let Some(method) = method {
-                        return Ok(Ok((form, program, method.to_owned())));
+                    // One by its name is enough, and no other need be looked at beside it; nor it beside one by its methods.
+                    let by_name = |candidate: &Candidate| candidate.role != Role::ByMethods;
+                    if found.is_some_and(|(first, _)| by_name(first) || by_name(candidate)) {
+                        break;
                     }
-                    last = methods;
+                    let (program, methods) = match self.look(candidate) {
+                        Ok(looked) => looked,
+                        // Of whatever else lies there it is told only if nothing else is found.
+                        Err(error) if !candidate.is_ours() => {
+                            stranger = stranger.or(Some(error));
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    let Some(method) = method_of(part, form, candidate.role, &methods) else {
+                        last = methods;
+                        continue;
+                    };
+                    if let Some((first, _)) = found {
+                        return Ok(Err(ambiguous(part, &first.path, &candidate.path)));
+                    }
+                    found = Some((candidate, (form, program, method)));
+                }
+                if let Some((_, found)) = found {
+                    return Ok(Ok(found));
                 }
             }
         }
-        Ok(Err(folder.missing(part, variants, paths, form, &last)))
+        match stranger {
+            Some(error) => Err(error),
+            None => Ok(Err(folder.missing(part, variants, paths, *form, &last))),
+        }
+    }
+}
+
+/// The method that has a part, among those of a file.
+fn method_of(part: Part, form: Form, role: Role, methods: &[String]) -> Option<&'static str> {
+    let has = |name: &str| methods.iter().any(|method| method == name);
+    let own = match part {
+        Part::Vision => "vision",
+        Part::Encoder => "encoder",
+        Part::Decoder => "decoder",
+    };
+    match form {
+        Form::Cached => (has("cross") && has("step")).then_some("step"),
+        Form::Window if has(own) => Some(own),
+        // What it is, only its name can tell.
+        Form::Window => (has("forward") && matches!(role, Role::One(_))).then_some("forward"),
     }
 }
 
@@ -193,29 +225,27 @@ fn refused(file: &Path, source: ExecuTorchError) -> LoadError {
 
 impl Parts {
     /// ExecuTorch must have been started before.
-    pub(crate) fn find(
-        folder: &Path,
-        variants: &Variants,
-        paths: &Paths,
-        form: Option<Form>,
-        map: bool,
-    ) -> Result<Self, LoadError> {
+    pub(crate) fn find(folder: &Path, executorch: &ExecuTorch) -> Result<Self, LoadError> {
         let folder = Programs::find(folder)?;
-        let manifest = Manifest::read(&folder.folder)?;
-        let mut opened = Opened { programs: Vec::new(), manifest: &manifest, checked: Vec::new(), map };
+        let mut opened = Opened { programs: Vec::new(), checked: Vec::new(), executorch };
         let mut first: Vec<PathBuf> = Vec::new();
         for part in PARTS {
-            let candidates = folder.candidates(part, variants, paths).into_iter().flatten().flatten();
-            first.extend(candidates.map(|candidate| candidate.path).next());
+            let candidates = folder.candidates(part, &executorch.variants, &executorch.paths);
+            let candidates = candidates.into_iter().flatten().flatten();
+            first.extend(candidates.filter(Candidate::is_ours).map(|candidate| candidate.path).next());
         }
         first.sort();
         first.dedup();
         opened.check(first)?;
+        // Now something is run: whoever comes later gets these threads.
+        Runtime::with_threads(executorch.threads)?;
         let mut problems = Vec::new();
         let mut found = Vec::new();
         for part in PARTS {
-            match opened.find(part, &folder, variants, paths, form)? {
-                Ok((form, program, name)) => found.push((form, Method { program, name, part: part.name() })),
+            match opened.find(part, &folder)? {
+                Ok((form, program, name)) => {
+                    found.push((form, Method { program, name: name.to_owned(), part: part.name() }));
+                }
                 Err(problem) => problems.push(problem),
             }
         }
@@ -272,6 +302,29 @@ impl Parts {
     }
 }
 
+impl Parts {
+    /// Runs a step of one row. What a method says of its inputs are the greatest lengths: whether shorter ones will do, only a
+    /// run can tell.
+    pub(crate) fn try_out(&mut self) -> Result<(), LoadError> {
+        let Self { programs, decoder, .. } = self;
+        let Decoder::Cached(cached) = decoder else { return Ok(()) };
+        let tried = cached.try_out(programs);
+        tried.map_err(|error| {
+            let what = match &error {
+                RunError::ExecuTorch { source, .. } => source.to_string(),
+                other => other.to_string(),
+            };
+            let problem = format!(
+                "one row and a short past are not taken, so that their numbers are not free ({what})"
+            );
+            match Look::at(&cached.step, programs) {
+                Ok(look) => look.wrong(problem),
+                Err(error) => error,
+            }
+        })
+    }
+}
+
 /// A method that is looked at.
 struct Look<'a> {
     file: &'a Path,
@@ -300,7 +353,7 @@ impl<'a> Look<'a> {
         }
         let (taken, given) = (taken.len(), given.len());
         Err(self.wrong(format!(
-            "it has {taken} inputs and {given} outputs, and {inputs} and {outputs} are expected"
+            "its inputs are {taken} and its outputs {given}, and {inputs} and {outputs} are expected"
         )))
     }
 
@@ -464,6 +517,7 @@ impl Cached {
             heads,
             size,
             length,
+            prompt: encoder.prompt,
             rows,
             positions,
             vocabulary,

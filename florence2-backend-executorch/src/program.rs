@@ -128,10 +128,13 @@ mod imp {
                 let tensor = |tag: Tag, tensor: Result<TensorInfo<'_>, _>| {
                     Ok(if tag == Tag::Tensor { of(&tensor?) } else { other(format!("{tag:?}")) })
                 };
+                let given = |tag: Tag, tensor: Result<TensorInfo<'_>, _>| {
+                    Ok(if tag == Tag::Tensor { planned(&tensor?) } else { other(format!("{tag:?}")) })
+                };
                 let inputs =
                     (0..meta.num_inputs()).map(|at| tensor(meta.input_tag(at)?, meta.input_tensor_meta(at)));
                 let outputs = (0..meta.num_outputs())
-                    .map(|at| tensor(meta.output_tag(at)?, meta.output_tensor_meta(at)));
+                    .map(|at| given(meta.output_tag(at)?, meta.output_tensor_meta(at)));
                 Ok(Signature {
                     inputs: inputs.collect::<Result<_, _>>()?,
                     outputs: outputs.collect::<Result<_, _>>()?,
@@ -169,9 +172,21 @@ mod imp {
             ScalarType::Bool => Dtype::Bool,
             other => Dtype::Other(format!("{other:?}")),
         };
-        // A negative length is none that anything fits.
-        let shape = tensor.sizes().iter().map(|&length| usize::try_from(length).unwrap_or(usize::MAX));
+        // A negative length is none, and no axis has none.
+        let shape = tensor.sizes().iter().map(|&length| usize::try_from(length).unwrap_or(0));
         TensorType { dtype, shape: shape.collect() }
+    }
+
+    /// An output, which a run would write nowhere if the program had no memory for it.
+    fn planned(tensor: &TensorInfo<'_>) -> TensorType {
+        let TensorType { dtype, shape } = of(tensor);
+        let is_planned = tensor.is_memory_planned();
+        let dtype = if is_planned {
+            dtype
+        } else {
+            Dtype::Other(format!("{dtype} without memory of the program's own, "))
+        };
+        TensorType { dtype, shape }
     }
 
     fn other(name: String) -> TensorType {
@@ -228,13 +243,17 @@ mod imp {
         if tensor.scalar_type() != ScalarType::Float {
             return Err(executorch::Error::InvalidType);
         }
-        let (shape, count, start) = (tensor.sizes(), tensor.numel(), tensor.as_data_ptr_raw());
-        // SAFETY: both lie in the method's memory, which is not written to before the next run; that needs `&mut` of the
-        // module, and `value` borrows it.
+        let (shape, count, start) = (tensor.sizes(), tensor.numel(), tensor.as_data_ptr_raw().cast::<f32>());
+        // What a file says of where its outputs lie need not make sense.
+        if (start.is_null() && count > 0) || !start.is_aligned() {
+            return Err(executorch::Error::InvalidProgram);
+        }
+        // SAFETY: the pointer is aligned, and ExecuTorch has checked that so many numbers lie in the memory that the method
+        // holds, or that its program does. Neither is written to before the next run, which needs `&mut` of the module, and
+        // `value` borrows it.
         unsafe {
             let shape = std::slice::from_raw_parts(shape.as_ptr(), shape.len());
-            let values =
-                if start.is_null() { &[] } else { std::slice::from_raw_parts(start.cast::<f32>(), count) };
+            let values = if count == 0 { &[] } else { std::slice::from_raw_parts(start, count) };
             Ok(Output { shape, values })
         }
     }

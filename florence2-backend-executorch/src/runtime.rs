@@ -57,6 +57,9 @@ mod imp {
     }
 }
 
+#[cfg(all(feature = "runtime", not(unix)))]
+compile_error!("the feature `runtime` is for systems with `dlopen` and `dladdr`: Linux and macOS");
+
 #[cfg(feature = "runtime")]
 pub(crate) use imp::logged;
 
@@ -103,6 +106,9 @@ mod imp {
         c"VulkanBackend",
     ];
 
+    /// More would be a slip; and ExecuTorch does not survive what it cannot start.
+    const MOST_THREADS: usize = 256;
+
     /// Without these nothing runs: norms, embeddings and copies are no delegate's.
     const KERNELS: &str = "kernels_optimized";
 
@@ -131,6 +137,10 @@ mod imp {
     pub(super) fn start_with(asked: Option<NonZeroUsize>) -> Result<(), LoadError> {
         static SETTLED: Mutex<Option<usize>> = Mutex::new(None);
         opened()?;
+        if let Some(asked) = asked.map(NonZeroUsize::get).filter(|&asked| asked > MOST_THREADS) {
+            let problem = format!("{asked} threads were asked for, and {MOST_THREADS} are the most");
+            return Err(LoadError::Runtime { problem });
+        }
         let mut settled = SETTLED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = *settled {
             return match asked.map(NonZeroUsize::get) {
@@ -139,11 +149,12 @@ mod imp {
             };
         }
         // Not what ExecuTorch would take, which counts processors that the process may not use.
-        let wanted = asked.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+        let wanted =
+            asked.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get).min(MOST_THREADS);
         if threads() != wanted {
             let count = u32::try_from(wanted).unwrap_or(u32::MAX);
             // SAFETY: no program has run yet that was loaded by this crate, so that no work is lost with the threads that
-            // are replaced.
+            // are replaced. Whoever runs others in the same process is told to load one here first.
             let done = unsafe {
                 let pool = get_threadpool();
                 !pool.is_null() && reset_threadpool(pool, count)
@@ -184,7 +195,11 @@ mod imp {
         let mut names = Vec::new();
         for entry in folder.read_dir().map_err(cannot)? {
             let name = entry.map_err(cannot)?.file_name();
-            let stem = Path::new(&name).file_stem().and_then(OsStr::to_str);
+            let file = Path::new(&name);
+            // Not a copy by another name: kernels that are registered twice end the process.
+            let is_library =
+                file.extension().is_some_and(|extension| extension == std::env::consts::DLL_EXTENSION);
+            let stem = file.file_stem().filter(|_| is_library).and_then(OsStr::to_str);
             if let Some(short) = stem.and_then(|stem| stem.strip_prefix("libexecutorch_"))
                 && (short.starts_with("kernels_") || short.starts_with("backend_"))
             {
@@ -247,8 +262,8 @@ mod imp {
         let mut platform = PlatformImpl::new(Some(c"florence2-backend-executorch"));
         platform.set_emit_log_message(|entry| emit(&entry));
         // SAFETY: this happens once, before the first call into ExecuTorch that this crate makes.
-        unsafe {
-            register_platform_impl(platform);
+        if !unsafe { register_platform_impl(platform) } {
+            log::warn!(target: "executorch", "its log cannot be had, and goes to the standard error");
         }
     }
 

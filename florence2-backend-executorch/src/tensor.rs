@@ -209,7 +209,8 @@ pub(crate) struct Output<'a> {
 
 impl Output<'_> {
     pub(crate) fn is(&self, shape: &[usize]) -> bool {
-        self.shape.len() == shape.len()
+        self.values.len() == shape.iter().product::<usize>()
+            && self.shape.len() == shape.len()
             && self.shape.iter().zip(shape).all(|(&a, &b)| usize::try_from(a) == Ok(b))
     }
 }

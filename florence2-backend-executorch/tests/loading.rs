@@ -111,12 +111,25 @@ fn published_files_are_found_by_their_names() {
     let error = folder.error(&plain());
     assert!(
         error.contains(
-            "decoder.pte and florence2_decoder_cached.pte may both be the decoder, in fp32: say which it is"
+            "decoder.pte and florence2_decoder_cached.pte may both be the decoder: say which it is"
         ),
         "{error}"
     );
     folder.rename("florence2_decoder_cached.pte", "kv.pte");
     assert_eq!(plain().load(folder.folder()).unwrap().form(), Form::Cached);
+    fs::copy(folder.path("kv.pte"), folder.path("other.pte")).unwrap();
+    let error = folder.error(&plain());
+    assert!(error.contains("kv.pte and other.pte may both be the decoder: say which it is"), "{error}");
+    fs::remove_file(folder.path("other.pte")).unwrap();
+    // What else is there does not matter, whatever it is; nor do two of a variant that is not taken.
+    folder.write("another.pte", "version https://git-lfs.github.com/spec/v1\noid");
+    for other in ["vision_fp16.pte", "vision_encoder_fp16.pte"] {
+        fs::copy(tiny().join("vision.pte"), folder.path(other)).unwrap();
+    }
+    assert_eq!(plain().load(folder.folder()).unwrap().form(), Form::Cached);
+    for other in ["another.pte", "vision_fp16.pte", "vision_encoder_fp16.pte"] {
+        fs::remove_file(folder.path(other)).unwrap();
+    }
     let window = ExecuTorch { form: Some(Form::Window), ..plain() };
     assert_eq!(window.load(folder.folder()).unwrap().form(), Form::Window);
 
@@ -181,8 +194,8 @@ fn methods_that_are_something_else_say_what_they_are() {
     let paths = |text: &str| ExecuTorch { paths: text.parse().unwrap(), ..plain() };
     assert_eq!(
         folder.error(&paths("vision=encoder.pte")),
-        "DIR/encoder.pte: forward is not the vision encoder of Florence-2: it has 3 inputs and 1 outputs, and 1 and 1 are \
-         expected; it takes f32[1, 21, 32], i64[1, 32], i64[1, 32] and gives f32[1, 53, 32]"
+        "DIR/encoder.pte: forward is not the vision encoder of Florence-2: its inputs are 3 and its outputs 1, and 1 and \
+         1 are expected; it takes f32[1, 21, 32], i64[1, 32], i64[1, 32] and gives f32[1, 53, 32]"
     );
     assert_eq!(
         folder.error(&paths("encoder=decoder.pte")),
@@ -193,6 +206,15 @@ fn methods_that_are_something_else_say_what_they_are() {
         folder.error(&paths("decoder=encoder.pte")),
         "DIR/encoder.pte: forward is not the decoder of Florence-2: its first input, hidden states, is f32[1, 21, 32], and \
          f32[1, 53, 32] is expected; it takes f32[1, 21, 32], i64[1, 32], i64[1, 32] and gives f32[1, 53, 32]"
+    );
+    let odd = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/odd/unplanned.pte");
+    let error = folder.error(&paths(&format!("vision={}", odd.display())));
+    assert!(
+        error.contains(
+            "forward is not the vision encoder of Florence-2: its output is f32 without memory of the program's own, \
+             [1, 8, 32], and f32[1, any, any] is expected"
+        ),
+        "{error}"
     );
     // Of another checkpoint.
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/executorch");
@@ -299,6 +321,14 @@ fn a_manifest_tells_a_damaged_file() {
     broken[whole.len() - 1] ^= 1;
     folder.write("decoder.pte", &broken);
     assert!(folder.error(&plain()).starts_with("DIR/decoder.pte: its sha256 is "));
+    // However it is reached.
+    let paths =
+        Paths { decoder: Some(fs::canonicalize(folder.path("decoder.pte")).unwrap()), ..Paths::default() };
+    let up = "decoder=../a_manifest_tells_a_damaged_file/decoder.pte".replace("../a", "../loading_a");
+    for paths in [paths, up.parse().unwrap()] {
+        let error = folder.error(&ExecuTorch { paths, ..plain() });
+        assert!(error.contains("decoder.pte: its sha256 is "), "{error}");
+    }
     folder.write("decoder.pte", &whole);
     plain().load(folder.folder()).unwrap();
 
@@ -323,6 +353,11 @@ fn ids_are_those_of_the_configuration_if_there_is_one() {
     assert_eq!((special.bos, special.eos, special.decoder_start), (0, 7, 7));
     fs::remove_file(folder.path("config.json")).unwrap();
     assert_eq!(plain().load(folder.folder()).unwrap().spec().special, florence2_core::SpecialIds::FLORENCE2);
+    folder.write("config.json", "{\"pad_token_id\": 120}");
+    assert_eq!(
+        folder.error(&plain()),
+        "DIR/config.json: pad_token_id is 120, and the programs know 120 tokens"
+    );
     folder.write("config.json", "{");
     assert!(folder.error(&plain()).starts_with("DIR/config.json is not the JSON that is expected: "));
 }

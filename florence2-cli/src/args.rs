@@ -207,8 +207,8 @@ pub(crate) struct BackendArgs {
     #[arg(long, value_name = "PART=FILE")]
     pub(crate) pte: Option<String>,
 
-    /// executorch: map the files instead of reading them; less memory, but a file that is changed in its place then ends the
-    /// program
+    /// executorch: map the files instead of reading them; less memory, but a file must not be written to in its place while the
+    /// program runs
     #[arg(long)]
     pub(crate) mmap: bool,
 

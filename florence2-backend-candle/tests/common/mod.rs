@@ -45,10 +45,14 @@ pub(crate) fn relative(ours: &[f32], theirs: &[f32]) -> f32 {
     absolute(ours, theirs) / scale
 }
 
+/// The larger of two differences. One that is not a number must not be lost.
+fn worse(a: f32, b: f32) -> f32 {
+    if a.is_nan() || b <= a { a } else { b }
+}
+
 pub(crate) fn absolute(ours: &[f32], theirs: &[f32]) -> f32 {
     assert_eq!(ours.len(), theirs.len());
-    // A difference that is not a number must not be lost in a maximum.
-    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, |a, b| if b <= a { a } else { b })
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, worse)
 }
 
 /// How far image features are from transformers', relatively, and logits, absolutely.
@@ -88,8 +92,8 @@ pub(crate) fn distance(model: &mut CandleModel, expected: &Expected) -> Distance
     let mut distance = Distance { features: 0.0, logits: 0.0 };
     for (index, image) in images.iter().enumerate() {
         let ours = image.to_vec().unwrap();
-        distance.features =
-            distance.features.max(relative(&ours, &expected.floats(&format!("image_features.{index}"))));
+        let theirs = expected.floats(&format!("image_features.{index}"));
+        distance.features = worse(distance.features, relative(&ours, &theirs));
     }
     let asks: Vec<_> = images.iter().zip(&prompts).map(|(image, prompt)| Ask { image, prompt }).collect();
     let mut state = model.encode_prompt(&asks).unwrap();
@@ -98,7 +102,8 @@ pub(crate) fn distance(model: &mut CandleModel, expected: &Expected) -> Distance
     for (step, token) in expected.ids("forced").into_iter().enumerate() {
         model.decode_step(&mut state, &[token, token], &mut logits).unwrap();
         for (ours, theirs) in logits.chunks(vocabulary).zip(&expected_logits) {
-            distance.logits = distance.logits.max(absolute(ours, &theirs[step * vocabulary..][..vocabulary]));
+            distance.logits =
+                worse(distance.logits, absolute(ours, &theirs[step * vocabulary..][..vocabulary]));
         }
     }
     distance
