@@ -180,7 +180,6 @@ impl FromStr for Paths {
 
 /// How a decoder remembers what it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Form {
     /// Not at all, as in the published files: all tokens go through it at every step, in a window that is always full. An
     /// answer is no longer than the window.

@@ -60,7 +60,8 @@ pub(crate) struct RunArgs {
     #[arg(required = true, value_name = "PICTURE|TASK")]
     pub(crate) inputs: Vec<OsString>,
 
-    /// The folder of a checkpoint, or demo for the tiny one in this program, which knows drawn shapes only
+    /// The folder of a checkpoint, or demo for the tiny one in this program, which knows drawn shapes only; for tract and
+    /// executorch that is the repository's demo/onnx and demo/executorch
     #[arg(short, long, value_name = "DIR|demo")]
     pub(crate) model: PathBuf,
 

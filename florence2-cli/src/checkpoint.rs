@@ -13,6 +13,16 @@ use florence2::{Florence2, VisionSeq2Seq};
 use crate::args::{BackendArg, BackendArgs};
 use crate::{Failure, chain};
 
+#[cfg(feature = "tract")]
+const DEMO_ONNX: &str = "demo/onnx";
+#[cfg(feature = "executorch")]
+const DEMO_EXECUTORCH: &str = "demo/executorch";
+
+#[cfg(any(feature = "tract", feature = "executorch"))]
+fn is_there(folder: &str) -> bool {
+    Path::new(folder).join("config.json").is_file()
+}
+
 /// Whether it is the one in this program. A folder of that name is `./demo`.
 pub(crate) fn is_demo(model: &Path) -> bool {
     cfg!(feature = "demo") && model.as_os_str() == "demo"
@@ -29,6 +39,10 @@ pub(crate) enum Chosen {
 
 impl Chosen {
     /// Refuses options of another backend, and a checkpoint that it cannot have.
+    #[cfg_attr(
+        not(any(feature = "tract", feature = "executorch")),
+        expect(unused_variables, reason = "candle has any checkpoint")
+    )]
     pub(crate) fn read(model: &Path, args: &BackendArgs) -> Result<Self, Failure> {
         let other = |option: &str, of: &str| {
             Err(Failure::Request(format!(
@@ -50,7 +64,7 @@ impl Chosen {
                 other("--device", "candle")
             }
             #[cfg(feature = "tract")]
-            BackendArg::Tract if is_demo(model) => Err(Failure::Request(
+            BackendArg::Tract if is_demo(model) && !is_there(DEMO_ONNX) => Err(Failure::Request(
                 "--model demo: the demo in this program has no ONNX parts; the repository's folder demo/onnx has them"
                     .to_owned(),
             )),
@@ -62,7 +76,7 @@ impl Chosen {
                 Ok(Self::Tract(Tract { variants, threads: args.threads, ..Tract::default() }))
             }
             #[cfg(feature = "executorch")]
-            BackendArg::ExecuTorch if is_demo(model) => Err(Failure::Request(
+            BackendArg::ExecuTorch if is_demo(model) && !is_there(DEMO_EXECUTORCH) => Err(Failure::Request(
                 "--model demo: the demo in this program has no .pte files; the repository's folder demo/executorch has them"
                     .to_owned(),
             )),
@@ -93,6 +107,18 @@ impl Chosen {
         }
     }
 
+    /// The folder of a checkpoint. The demo's weights are in this program; its exports are in the repository, and are meant by
+    /// its name where that is the working directory.
+    pub(crate) fn folder<'a>(&self, model: &'a Path) -> &'a Path {
+        match self {
+            #[cfg(feature = "tract")]
+            Self::Tract(_) if is_demo(model) => Path::new(DEMO_ONNX),
+            #[cfg(feature = "executorch")]
+            Self::ExecuTorch(_) if is_demo(model) => Path::new(DEMO_EXECUTORCH),
+            _ => model,
+        }
+    }
+
     /// In which form the weights of a checkpoint are, in a word or two.
     pub(crate) fn weights(&self, model: &Path) -> String {
         match self {
@@ -103,7 +129,7 @@ impl Chosen {
             #[cfg(feature = "tract")]
             Self::Tract(tract) => {
                 let mut names: Vec<String> = Vec::new();
-                for file in tract.files(model).unwrap_or_default() {
+                for file in tract.files(self.folder(model)).unwrap_or_default() {
                     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
                     // fp32, which has no suffix, is the first.
                     let variant =
@@ -114,7 +140,7 @@ impl Chosen {
             }
             #[cfg(feature = "executorch")]
             Self::ExecuTorch(executorch) => {
-                let found = executorch.resolve(model).unwrap_or_default();
+                let found = executorch.resolve(self.folder(model)).unwrap_or_default();
                 let found = [found.vision, found.encoder, found.decoder].into_iter().flatten();
                 joined(found.map(|variant| variant.to_string()).collect())
             }
@@ -143,6 +169,7 @@ pub(crate) fn load<T>(
     then: impl Use<Result = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let chosen = Chosen::read(model, args)?;
+    let model = chosen.folder(model);
     check_folder(model)?;
     if let Some(meant) = meant(model) {
         let (model, meant) = (model.display(), meant.display());

@@ -213,7 +213,9 @@ fn tensor_fault(error: &Error) -> Option<String> {
 }
 
 fn examine(model: &Path, args: &BackendArgs) -> Result<Model<'static>, Failure> {
-    let (files, loaded) = match Chosen::read(model, args)? {
+    let chosen = Chosen::read(model, args)?;
+    let model = chosen.folder(model);
+    let (files, loaded) = match chosen {
         Chosen::Candle(candle) => examine_candle(model, candle),
         #[cfg(feature = "tract")]
         Chosen::Tract(tract) => examine_tract(model, tract),

@@ -740,6 +740,20 @@ fn a_backend_that_was_not_built_in_is_told() {
     );
 }
 
+/// A backend that needs an export of the demo finds it in the repository, and says where it is when it is elsewhere.
+#[cfg(any(feature = "tract", feature = "executorch"))]
+fn the_demo_is_the_repositorys(backend: &str) {
+    let args = ["run", "--backend", backend, "--model", "demo", SCENE, "<CAPTION>"];
+    assert_eq!(expect(&args, 0).0, expect(&demo(&[SCENE, "<CAPTION>"]), 0).0);
+    expect(&["doctor", "--backend", backend, "--model", "demo"], 0);
+    let picture = root().join(SCENE);
+    let args = ["run", "--backend", backend, "--model", "demo", picture.to_str().unwrap(), "<CAPTION>"];
+    let elsewhere = program(&args).current_dir(root().join("demo")).output().unwrap();
+    let err = String::from_utf8(elsewhere.stderr).unwrap();
+    assert_eq!(elsewhere.status.code(), Some(2), "{err}");
+    assert!(err.contains("the repository's folder demo/"), "{err}");
+}
+
 #[cfg(not(feature = "executorch"))]
 #[test]
 fn executorch_that_was_not_built_in_is_told() {
@@ -773,8 +787,7 @@ fn executorch_programs_give_the_stored_answer_and_are_examined() {
     assert!(out.contains("\nexecutorch 1.5.1; delegates: XnnpackBackend; "), "{out}");
     assert!(out.contains("with a cache; prompts of up to 40 tokens, answers of up to 160"), "{out}");
 
-    let (_, err) = expect(&["run", "--backend", "executorch", "--model", "demo", SCENE, "<OD>"], 2);
-    assert!(err.contains("the repository's folder demo/executorch has them"), "{err}");
+    the_demo_is_the_repositorys("executorch");
     let (_, err) = run(&["--variant", "q4"], 2);
     assert_eq!(err, "error: --variant: \"q4\" is none of fp32, fp16 and int8\n");
     let (_, err) = run(&["--pte", "text.pte"], 2);
@@ -841,8 +854,7 @@ fn onnx_parts_give_the_stored_answer_and_are_examined() {
     let files = report["model"]["files"].as_array().unwrap();
     assert_eq!(files.iter().filter(|file| file["file"] == "part" && file["state"] == "ok").count(), 5);
 
-    let (_, err) = expect(&["run", "--backend", "tract", "--model", "demo", SCENE, "<OD>"], 2);
-    assert!(err.contains("the repository's folder demo/onnx has them"), "{err}");
+    the_demo_is_the_repositorys("tract");
     let (_, err) = expect(&[&["run", SCENE, "<OD>", "--variant", "f16"][..], &tract].concat(), 2);
     assert!(err.contains("--variant: \"f16\" is none of fp32, fp16, quantized"), "{err}");
     let (_, err) = expect(&[&["run", SCENE, "<OD>", "--variant", "q4"][..], &tract].concat(), 1);
