@@ -69,7 +69,8 @@ impl ExecuTorch {
         // Whether there is an ExecuTorch at all, before anything else.
         Runtime::start()?;
         let config = text_config(folder)?;
-        let Parts { programs, vision, encoder, decoder } = Parts::find(folder, self)?;
+        let mut parts = Parts::find(folder, self)?;
+        let Parts { vision, encoder, decoder, .. } = &parts;
         let spec = ModelSpec {
             image_width: vision.width,
             image_height: vision.height,
@@ -79,17 +80,11 @@ impl ExecuTorch {
             max_positions: decoder.positions(),
             special: config.special,
         };
-        let ids = spec.special;
-        for (name, id) in
-            [("bos", ids.bos), ("pad", ids.pad), ("eos", ids.eos), ("decoder_start", ids.decoder_start)]
-        {
-            let vocabulary = spec.vocabulary_size;
-            if usize::try_from(id).is_ok_and(|id| id >= vocabulary) {
-                let problem = format!("{name}_token_id is {id}, and the programs know {vocabulary} tokens");
-                return Err(LoadError::Config { file: folder.join("config.json"), problem });
-            }
+        let vocabulary = spec.vocabulary_size;
+        if let Some((name, id)) = spec.special.outside(vocabulary) {
+            let problem = format!("{name}_token_id is {id}, and the programs know {vocabulary} tokens");
+            return Err(LoadError::Config { file: folder.join("config.json"), problem });
         }
-        let mut parts = Parts { programs, vision, encoder, decoder };
         parts.try_out()?;
         Ok(ExecuTorchModel { id: next_id(), spec, parts })
     }

@@ -300,9 +300,7 @@ impl Parts {
             program.prepare(&method.name).map_err(|source| refused(program.file(), source))
         })
     }
-}
 
-impl Parts {
     /// Runs a step of one row. What a method says of its inputs are the greatest lengths: whether shorter ones will do, only a
     /// run can tell.
     pub(crate) fn try_out(&mut self) -> Result<(), LoadError> {

@@ -20,11 +20,7 @@ struct Parts(Folder);
 
 impl Parts {
     fn new(name: &str) -> Self {
-        let names =
-            fs::read_dir(demo()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let names: Vec<String> = names.collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        Self(Folder::new(name).with_copies(&demo(), &names))
+        Self(Folder::new(name).with_copies_of(&demo()))
     }
 
     fn folder(&self) -> &Path {

@@ -2,54 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 #![expect(clippy::print_stdout, reason = "the opt-in test is run for its figures")]
 
-use std::collections::HashMap;
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+#[path = "../../tests/common/expected.rs"]
+mod expected;
 
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use expected::{Expected, worse};
 use florence2_backend_tract::{Tract, Variant, Variants};
 use florence2_core::dev::conformance::picture;
 use florence2_core::{Ask, GenerationConfig, VisionSeq2Seq, generate};
-use safetensors::SafeTensors;
-
-/// The larger of two differences. One that is not a number must not be lost.
-fn worse(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b <= a { a } else { b }
-}
-
-/// What `tools/random_checkpoint.py` stored beside the weights.
-struct Expected(HashMap<String, Vec<f64>>);
-
-impl Expected {
-    fn read(folder: &Path) -> Self {
-        let bytes = std::fs::read(folder.join("expected.safetensors")).unwrap();
-        let numbers = |tensor: safetensors::tensor::TensorView<'_>| match tensor.dtype() {
-            safetensors::Dtype::F32 => {
-                let numbers = tensor.data().chunks_exact(4);
-                numbers.map(|x| f64::from(f32::from_le_bytes(x.try_into().unwrap()))).collect()
-            }
-            safetensors::Dtype::I64 => tensor
-                .data()
-                .chunks_exact(8)
-                .map(|x| i64::from_le_bytes(x.try_into().unwrap()) as f64)
-                .collect(),
-            other => panic!("{other:?}"),
-        };
-        let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
-        Self(tensors.into_iter().map(|(name, tensor)| (name, numbers(tensor))).collect())
-    }
-
-    fn ids(&self, name: &str) -> Vec<u32> {
-        self.0[name].iter().map(|&id| id as u32).collect()
-    }
-
-    /// The largest difference.
-    fn difference(&self, name: &str, found: &[f32]) -> f64 {
-        let expected = &self.0[name];
-        assert_eq!(expected.len(), found.len());
-        let differences = found.iter().zip(expected).map(|(&a, &b)| (f64::from(a) - b).abs());
-        differences.fold(0.0, worse)
-    }
-}
 
 #[test]
 #[ignore = "needs FLORENCE2_RANDOM_ONNX=PARTS:CHECKPOINT, of tools/export_onnx.py and tools/random_checkpoint.py"]

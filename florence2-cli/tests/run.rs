@@ -812,10 +812,7 @@ fn executorch_programs_give_the_stored_answer_and_are_examined() {
 
     // The file that is to blame is marked in its row.
     let programs = root().join("demo/executorch");
-    let names = programs.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let names: Vec<String> = names.collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let folder = Folder::new("doctor-pte").with_copies(&programs, &names);
+    let folder = Folder::new("doctor-pte").with_copies_of(&programs);
     let model = folder.0.to_str().unwrap();
     for (file, content, row) in [
         ("config.json", "{", "config.json"),
@@ -868,10 +865,7 @@ fn onnx_parts_give_the_stored_answer_and_are_examined() {
 
     // Each file that is to blame is marked in its row.
     let parts = root().join("demo/onnx");
-    let names = parts.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let names: Vec<String> = names.collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let folder = Folder::new("doctor-onnx").with_copies(&parts, &names);
+    let folder = Folder::new("doctor-onnx").with_copies_of(&parts);
     let model = folder.0.to_str().unwrap();
     for (file, content, row) in [
         ("config.json", Some("{"), "config.json"),

@@ -309,6 +309,15 @@ pub struct SpecialIds {
 impl SpecialIds {
     /// The ids of all published checkpoints.
     pub const FLORENCE2: Self = Self { bos: 0, pad: 1, eos: 2, decoder_start: 2 };
+
+    /// The first that is not in a vocabulary of this size, by its name.
+    #[must_use]
+    pub fn outside(&self, vocabulary: usize) -> Option<(&'static str, u32)> {
+        let Self { bos, pad, eos, decoder_start } = *self;
+        [("bos", bos), ("pad", pad), ("eos", eos), ("decoder_start", decoder_start)]
+            .into_iter()
+            .find(|&(_, id)| usize::try_from(id).map_or(true, |id| id >= vocabulary))
+    }
 }
 
 impl Default for SpecialIds {

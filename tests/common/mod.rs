@@ -30,6 +30,17 @@ impl Folder {
         self
     }
 
+    /// With copies of all files of another folder.
+    pub(crate) fn with_copies_of(self, folder: &Path) -> Self {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                fs::copy(entry.path(), self.0.join(entry.file_name())).unwrap();
+            }
+        }
+        self
+    }
+
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }

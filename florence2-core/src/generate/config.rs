@@ -65,13 +65,8 @@ impl GenerationConfig {
     /// If a value is outside of its range, or two of them exclude each other.
     pub fn validate(&self, spec: &ModelSpec) -> Result<(), ConfigError> {
         let vocabulary = spec.vocabulary_size;
-        let ids = spec.special;
-        for (name, id) in
-            [("bos", ids.bos), ("pad", ids.pad), ("eos", ids.eos), ("decoder_start", ids.decoder_start)]
-        {
-            if usize::try_from(id).map_or(true, |id| id >= vocabulary) {
-                return Err(ConfigError::SpecialId { name, id, vocabulary });
-            }
+        if let Some((name, id)) = spec.special.outside(vocabulary) {
+            return Err(ConfigError::SpecialId { name, id, vocabulary });
         }
         if self.beams == 0 {
             return Err(ConfigError::NoBeams);
